@@ -1,0 +1,129 @@
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/bfloat16.h"
+#include "common/bytes.h"
+#include "common/checked.h"
+#include "common/clock.h"
+#include "common/crc32c.h"
+#include "common/fd.h"
+#include "common/random.h"
+#include "common/status.h"
+#include "common/thread.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+TEST(StatusTest, AnnotationKeepsCodeAndPayload) {
+  absl::Status status = absl::NotFoundError("no such job");
+  status.SetPayload("type", absl::Cord("x"));
+  const absl::Status annotated = Annotate(status, "reading");
+  EXPECT_EQ(annotated.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(annotated.message(), "reading: no such job");
+  EXPECT_TRUE(annotated.GetPayload("type").has_value());
+}
+
+TEST(StatusTest, MacroReturnsWithItsContext) {
+  const auto f = [](int n) -> absl::Status {
+    STRATA_RETURN_IF_ERROR(n > 1 ? absl::InternalError("boom") : absl::OkStatus(), "step ", n);
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(f(1).ok());
+  EXPECT_EQ(f(2).message(), "step 2: boom");
+}
+
+TEST(BytesTest, ParsesWhatPeopleWrite) {
+  EXPECT_EQ(*ParseBytes("48MiB"), 48 << 20);
+  EXPECT_EQ(*ParseBytes(" 1.5 GiB "), int64_t{3} << 29);
+  EXPECT_EQ(*ParseBytes("1000"), 1000);
+  EXPECT_EQ(*ParseBytes("2G"), int64_t{2} << 30);
+  for (const char* bad : {"", "MiB", "-1", "1.5", "1e3", "48MB", "9999999TiB", "1.2.3MiB", "nan", "0.3KiB"}) {
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  }
+}
+
+TEST(BytesTest, FormatsExactlyWhereAUnitDivides) {
+  EXPECT_EQ(FormatBytes(48 << 20), "48 MiB");
+  EXPECT_EQ(FormatBytes((48 << 20) + 1), "48.00 MiB");
+  EXPECT_EQ(FormatBytes(17), "17 B");
+}
+
+TEST(CheckedTest, OverflowIsNullopt) {
+  EXPECT_EQ(CheckedMul<int64_t>(1 << 30, 4), int64_t{1} << 32);
+  EXPECT_EQ(CheckedMul<int64_t>(int64_t{1} << 40, int64_t{1} << 40), std::nullopt);
+  EXPECT_EQ(CheckedAdd(std::numeric_limits<int64_t>::max(), int64_t{1}), std::nullopt);
+  EXPECT_EQ(RoundUp(5, 4), 8);
+}
+
+TEST(Crc32cTest, MatchesThePublishedVectorsAtEveryLengthAndSplit) {
+  EXPECT_EQ(Crc32c("123456789", 9), 0xE3069283u);
+  EXPECT_EQ(Crc32c(std::string(32, '\0').data(), 32), 0x8A9136AAu);
+  EXPECT_EQ(Crc32c(std::string(32, '\xFF').data(), 32), 0x62A8AB43u);
+  std::string data(20000, 0);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 31 + (i >> 8));
+  const uint32_t whole = Crc32c(data.data(), data.size());
+  for (size_t split : {0, 1, 7, 2047, 6143, 6144, 6145, 12288, 19999}) {
+    EXPECT_EQ(Crc32c(data.data() + split, data.size() - split, Crc32c(data.data(), split)), whole) << split;
+  }
+}
+
+TEST(RandomTest, PhiloxMatchesItsKnownAnswer) {
+  // Known-answer vectors of the Random123 distribution for philox4x32-10.
+  const std::array<uint32_t, 4> zeros = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8};
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}), zeros);
+  const std::array<uint32_t, 4> ones = {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd};
+  EXPECT_EQ(Philox4x32({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), ones);
+}
+
+TEST(RandomTest, NormalHasUnitMoments) {
+  const CounterRandom random(7, 1);
+  double sum = 0, squares = 0;
+  const int n = 100000;
+  for (int i = 0; i < n; ++i) {
+    const double x = random.Normal(i);
+    sum += x;
+    squares += x * x;
+  }
+  EXPECT_NEAR(sum / n, 0, 0.02);
+  EXPECT_NEAR(squares / n, 1, 0.03);
+}
+
+TEST(BFloat16Test, RoundsToNearestEvenAndKeepsNan) {
+  EXPECT_EQ(ToBFloat16(1.0f).bits, 0x3F80);
+  EXPECT_EQ(ToBFloat16(std::bit_cast<float>(0x3F808000u)).bits, 0x3F80);
+  EXPECT_EQ(ToBFloat16(std::bit_cast<float>(0x3F818000u)).bits, 0x3F82);
+  EXPECT_EQ(ToBFloat16(std::numeric_limits<float>::max()).bits, 0x7F80);
+  EXPECT_TRUE(std::isnan(ToFloat(ToBFloat16(std::bit_cast<float>(0x7F800001u)))));
+}
+
+TEST(FdTest, DurableWriteReplacesAndTheLimitIsChecked) {
+  const std::string directory = ::testing::TempDir() + "/fd_test_" + std::to_string(getpid());
+  ASSERT_TRUE(MakeDirectories(directory + "/a/b").ok());
+  const std::string path = directory + "/a/b/file";
+  ASSERT_TRUE(WriteFileDurably(path, "one").ok());
+  ASSERT_TRUE(WriteFileDurably(path, "three").ok());
+  EXPECT_EQ(*ReadFile(path, 100), "three");
+  EXPECT_EQ(ReadFile(path, 4).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ReadFile(directory, 4).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(RemoveTree(directory).ok());
+  EXPECT_EQ(ReadFile(path, 100).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ThreadTest, DestructionWithoutJoinAborts) {
+  EXPECT_DEATH({ Thread thread("t", [] {}); }, "check failed");
+}
+
+TEST(ClockTest, FakeClockMovesOnlyWhenTold) {
+  FakeClock clock(5);
+  EXPECT_EQ(clock.MonotonicNanos(), 5);
+  clock.Advance(absl::Seconds(1));
+  EXPECT_EQ(clock.MonotonicNanos(), 1'000'000'005);
+}
+
+}  // namespace
+}  // namespace strata
