@@ -1,0 +1,82 @@
+// ModelLayout: everything the planner must know of a model, in numbers, and the one definition of where
+// each tensor lies that planner, model code and checkpoints share.
+//
+// Units hold parameters; blocks compute. A block reads one or more units and a unit may be read by more
+// than one block (a tied embedding). Parameters of one unit live in one flat range of elements; each
+// tensor starts at a multiple of kTensorAlignment elements, and the padding is zero and stays zero.
+// Buffers of a unit: low-precision parameters (compute dtype), gradients (acc dtype), and optimizer
+// records {master, m, v} (float), all indexed by the same flat element.
+#ifndef OFFLOAD_MODEL_MODEL_LAYOUT_H_
+#define OFFLOAD_MODEL_MODEL_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/dtype.h"
+#include "offload/model/model_config.h"
+
+namespace strata {
+
+inline constexpr int64_t kTensorAlignment = 64;  // elements: 128 bytes of bf16
+
+enum class InitKind : uint8_t { kNormal, kZero, kOne };
+
+struct TensorInfo {
+  std::string name;             // the Hugging Face name
+  std::vector<int64_t> shape;   // Hugging Face layout (GPT-2 matrices are [in, out], Llama's [out, in])
+  int64_t offset = 0;           // first element in the unit
+  int64_t elements = 0;
+  bool decay = false;           // weight decay applies (matrices and embeddings)
+  InitKind init = InitKind::kNormal;
+  double init_std = 0.02;
+};
+
+struct ParamUnit {
+  std::string name;  // "layers.3", "wte", ...
+  std::vector<TensorInfo> tensors;
+  int64_t elements = 0;  // padded to kTensorAlignment
+};
+
+enum class BlockKind : uint8_t {
+  kEmbedding,    // tokens -> activation
+  kTransformer,  // activation -> activation
+  kHead,         // activation, targets -> loss; forward and backward in one operation (LOSS)
+};
+
+struct Block {
+  BlockKind kind = BlockKind::kTransformer;
+  int layer = -1;            // transformer blocks: 0-based
+  std::vector<int> units;    // indices into ModelLayout::units, in the order in which the model code expects them
+  int64_t saved_bytes = 0;   // what FORWARD leaves for BACKWARD besides the block's input; also FORWARD's scratch
+  int64_t forward_workspace_bytes = 0;
+  int64_t backward_workspace_bytes = 0;  // BACKWARD, or LOSS for the head
+  double forward_flops = 0;
+  double backward_flops = 0;
+};
+
+// All byte sizes are for one micro-batch of `micro_batch` sequences of `seq` tokens.
+struct ModelLayout {
+  ModelConfig config;
+  DType compute_dtype = DType::kBF16;
+  int64_t micro_batch = 0;
+  int64_t seq = 0;
+  std::vector<ParamUnit> units;
+  std::vector<Block> blocks;  // embedding, transformer 0..layers-1, head
+  int64_t activation_bytes = 0;  // one residual-stream activation [micro_batch * seq, hidden] in compute dtype
+  int64_t token_bytes = 0;       // tokens and targets: 2 x int32 [micro_batch * seq]
+
+  DType acc_dtype() const { return compute_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+  int64_t total_elements() const;    // padded
+  int64_t parameter_count() const;   // without padding, tied tensors once
+};
+
+// kInvalidArgument names the field for a configuration no layout exists for (sizes that overflow, heads that
+// do not divide, seq > max_seq).
+absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype, int64_t micro_batch,
+                                             int64_t seq);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_MODEL_MODEL_LAYOUT_H_
