@@ -1,0 +1,186 @@
+// NvmeStore: the NVMe tier of one job (or rank) on one path. Versioned, checked, gone when the process is.
+//
+// Versions. Write(item, g) makes a new version; the newest complete one is what Read returns. Commit(g) makes
+// the newest version of generation <= g of every item its state and frees the older ones; versions newer than
+// g stay uncommitted. Rollback() frees all uncommitted ones. So a step is atomic, and step t+1 may read and
+// write before Commit(t). Nothing survives the process, so nothing is ever synced.
+//
+// Trust. Generation and CRC-32C (over item, generation, size and the stored bytes) of every version are kept
+// in RAM and checked on every read, so a flipped, torn, lost, stale or misdirected write is kDataLoss, never
+// data. A read that fails the check is repeated once: if the bytes then prove right it was the transfer, not
+// the disk. After any error the buffer's content is undefined.
+//
+// Folder: <path>/strata-<owner>/, locked (flock) as long as the store is open, so a second store of that
+// owner is refused and stores of other owners are independent. The file in it has no name (O_TMPFILE, or
+// unlinked at once where the file system has none), so after kill -9 only an empty, unlocked folder is left,
+// which the next Open on that path, or SweepStaleStores, removes; Close removes it itself. The process must
+// not fork without exec.
+//
+// Threads: any number of threads may Read and Write at the same time, each with its own engine. The caller
+// orders operations on the same item (the plan's dependencies do). Commit and Rollback come from any thread;
+// they are refused while a write they would decide about is in progress.
+#ifndef OFFLOAD_STORE_NVME_STORE_H_
+#define OFFLOAD_STORE_NVME_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/fd.h"
+#include "common/mutex.h"
+#include "offload/io/io_engine.h"
+#include "offload/store/latency_histogram.h"
+#include "offload/store/store_folder.h"
+#include "offload/store/store_layout.h"
+
+namespace strata {
+
+enum class DirectIo {
+  kAuto,      // O_DIRECT where a probe shows that it works, else buffered; the report says why.
+  kRequire,   // kFailedPrecondition with the remedy where it does not.
+  kBuffered,  // Through the page cache: "read back" then proves nothing about the disk.
+};
+
+struct NvmeStoreOptions {
+  std::string path;   // An existing folder.
+  std::string owner;  // Job uid (and rank): 1 to 200 of [A-Za-z0-9._-], not starting with '.'.
+  DirectIo direct = DirectIo::kAuto;
+  size_t block_bytes = kIoBlockBytes;  // Largest single request; a multiple of 4096.
+};
+
+struct NvmeStoreReport {
+  std::string folder;
+  std::string fs_type;
+  bool direct = false;
+  std::string why_buffered;
+  bool unnamed_file = false;  // O_TMPFILE
+  uint64_t capacity_bytes = 0;
+  unsigned stale_folders_swept = 0;
+};
+
+// Since Open. Bytes are what was asked of the kernel: stored sizes, repeats included.
+struct NvmeStoreCounters {
+  uint64_t read_bytes = 0, written_bytes = 0;
+  uint64_t reads = 0, writes = 0;  // Items, complete and correct.
+  uint64_t read_errors = 0, write_errors = 0;
+  uint64_t checksum_errors = 0;  // Transfers that failed the check, those healed by a repeat included.
+  uint64_t retries = 0;
+  uint64_t extents_peak = 0;  // Most extents in use at one time.
+  int64_t read_p50_nanos = 0, read_p99_nanos = 0;
+  int64_t write_p50_nanos = 0, write_p99_nanos = 0;
+};
+
+class NvmeStore {
+ public:
+  // Sweeps what dead processes left on the path, locks the folder, makes the file and preallocates
+  // CapacityBytes(layout). kResourceExhausted names the bytes needed and available; kAlreadyExists: another
+  // process (or this one) has this owner's store open; else the errors of ProbePath and CapacityBytes.
+  static absl::StatusOr<std::unique_ptr<NvmeStore>> Open(const NvmeStoreOptions& options,
+                                                         const StoreLayout& layout,
+                                                         Clock& clock = Clock::Real());
+  // No Read or Write is running. Removes the folder; errors of that are only visible through Close.
+  ~NvmeStore();
+  absl::Status Close() &&;
+  NvmeStore(const NvmeStore&) = delete;
+  NvmeStore& operator=(const NvmeStore&) = delete;
+
+  // Registers the file with a lane's engine (optional, see IoEngine::RegisterFile).
+  absl::Status RegisterWith(IoEngine& engine);
+
+  // Fills `out` (exactly stored_bytes(item), aligned to 4096) with the newest complete version of `item`,
+  // which must be of generation `expected`: otherwise kFailedPrecondition, before any I/O. kDataLoss: the
+  // bytes are wrong (names folder, offset, item, expected and actual checksum).
+  absl::Status Read(IoEngine& engine, ItemId item, Generation expected, std::span<std::byte> out);
+
+  // Writes `data` (exactly stored_bytes(item), aligned to 4096; padding is stored and checked like the rest)
+  // as version `generation`. Never waits for an extent: if the layout's promise is broken and none is free,
+  // kInternal. Versioned items: a generation older than the newest version, or already committed, is
+  // kFailedPrecondition; the same uncommitted generation again overwrites it in place. A failed write leaves
+  // no version of that generation.
+  absl::Status Write(IoEngine& engine, ItemId item, Generation generation, std::span<const std::byte> data);
+
+  // kFailedPrecondition when `generation` is not newer than the last commit or a write of a generation <= it
+  // is in progress; then nothing changed. Constant time per item, no I/O.
+  absl::Status Commit(Generation generation);
+  // kFailedPrecondition while a write of a versioned item is in progress.
+  absl::Status Rollback();
+
+  // kNotFound for an item that is not in the layout.
+  absl::StatusOr<uint64_t> stored_bytes(ItemId item) const;
+  // The generation Read would return; nullopt when there is none (or no such item).
+  std::optional<Generation> newest(ItemId item) const;
+  std::optional<Generation> committed() const;  // The last commit.
+
+  const NvmeStoreReport& report() const { return report_; }
+  NvmeStoreCounters counters() const;
+
+ private:
+  struct Extent {
+    uint64_t offset;
+    uint32_t size_class;
+    uint32_t readers = 0;
+    bool retired = false;  // Freed by the last reader.
+  };
+  struct Version {
+    Generation generation;
+    uint32_t extent;
+    uint32_t crc = 0;
+    bool complete = false;  // False while being written: then it does not exist for readers.
+    bool committed = false;
+  };
+  struct Item {
+    ItemId id;
+    ItemKind kind;
+    uint64_t stored_bytes;
+    uint32_t size_class;
+    uint32_t scratch_extent = 0;
+    std::vector<Version> versions;  // Oldest first; scratch items have at most one.
+  };
+  // What a transfer needs once the lock is released.
+  struct Lease {
+    uint32_t item;
+    uint32_t extent;
+    uint32_t crc;
+    uint64_t offset;
+  };
+
+  NvmeStore(NvmeStoreOptions options, Clock& clock, StoreFolder folder);
+  void AssignExtents(const StoreLayout& layout);
+  absl::StatusOr<Lease> BeginRead(ItemId id, Generation expected, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndRead(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<Lease> BeginWrite(ItemId id, Generation generation, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndWrite(const Lease& lease, Generation generation, bool ok, uint32_t crc) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<uint32_t> TakeExtent(const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FreeExtent(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<uint32_t> Find(ItemId id) const;
+  std::string Describe(uint32_t item) const;
+
+  const NvmeStoreOptions options_;
+  Clock& clock_;
+  StoreFolder folder_;
+  std::unique_ptr<IoFile> file_;
+  NvmeStoreReport report_;
+  absl::flat_hash_map<uint32_t, uint32_t> index_;  // ItemId -> position in items_. Fixed after Open.
+
+  mutable Mutex mu_;  // Never held during I/O.
+  std::vector<Item> items_ ABSL_GUARDED_BY(mu_);
+  std::vector<Extent> extents_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::vector<uint32_t>> free_ ABSL_GUARDED_BY(mu_);  // Per size class.
+  std::optional<Generation> committed_ ABSL_GUARDED_BY(mu_);
+  uint64_t extents_used_ ABSL_GUARDED_BY(mu_) = 0;
+  NvmeStoreCounters counts_ ABSL_GUARDED_BY(mu_);
+
+  LatencyHistogram read_latency_;
+  LatencyHistogram write_latency_;
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_STORE_NVME_STORE_H_
