@@ -1,0 +1,115 @@
+// Planner: from a model's layout, budgets and wishes to a StepPlan, or to the shortfall and a change that fits.
+//
+// Pure: the same request gives the same plan on every machine. The coordinator calls it to admit a job, the
+// CLI to explain one, the trainer to run it.
+#ifndef OFFLOAD_PLAN_PLANNER_H_
+#define OFFLOAD_PLAN_PLANNER_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "offload/model/model_layout.h"
+#include "offload/plan/step_plan.h"
+
+namespace strata {
+
+enum class Recompute : uint8_t { kNone, kFull };
+
+// Speeds that predictions use; they never change a result, only choices and estimates.
+struct MachineProfile {
+  double compute_flops = 400e9;        // GEMM rate of the device in the compute dtype
+  double h2d_bytes_per_second = 8e9;
+  double d2h_bytes_per_second = 8e9;
+  double nvme_read_bytes_per_second = 2e9;
+  double nvme_write_bytes_per_second = 1.5e9;
+  double cpu_bytes_per_second = 30e9;  // AdamW, accumulation and norms, in bytes touched
+  double per_op_seconds = 20e-6;
+};
+
+struct PlanRequest {
+  const ModelLayout* layout = nullptr;
+  int64_t micro_batches = 1;
+  bool clip = false;  // global-norm clipping: updates wait for the norm
+  // Hard budgets in bytes by Tier; a plan's arena_bytes never exceed them.
+  std::array<int64_t, kTierCount> budget = {0, 0, 0};
+  // Absent: the planner chooses.
+  std::optional<Tier> params, gradients, optimizer, activations;
+  std::optional<Recompute> recompute;
+  std::optional<Mode> mode;
+  int prefetch_depth = 0;       // units fetched ahead; 0: chosen
+  int64_t chunk_elements = 0;   // 0: 4 Mi
+  int io_threads = 0;           // 0: 2; with 1, parameters and records share one read lane and one write lane
+  MachineProfile profile;
+};
+
+// Every decision of a plan; BuildPlans turns it into operations without further choices.
+struct PlanChoice {
+  Mode mode = Mode::kSync;
+  bool clip = false;
+  int64_t micro_batches = 1;
+  int64_t chunk_elements = 4 << 20;
+  int prefetch_depth = 1;
+  int io_threads = 2;
+  struct UnitHome {
+    Tier params = Tier::kNvme;
+    Tier gradients = Tier::kHost;  // accumulated gradients; kNvme is not built yet
+    Tier record = Tier::kNvme;
+  };
+  std::vector<UnitHome> units;
+  struct BlockChoice {
+    bool keep_saved = false;               // no RECOMPUTE: what FORWARD saved stays on the device
+    Tier activation = Tier::kHost;         // home of the block's input between FORWARD and BACKWARD
+  };
+  std::vector<BlockChoice> blocks;
+};
+
+struct LaneEstimate {
+  Lane lane;
+  int64_t operations = 0;
+  int64_t bytes = 0;
+  double busy_seconds = 0;
+};
+
+struct PlannedJob {
+  PlanChoice choice;
+  StepPlan train;
+  StepPlan eval;  // forward and loss only; persistent slots are those of `train`, index by index
+  // Bytes by tier held between steps, by class: params, gradients, optimizer, activations (activations: during the step).
+  std::array<std::array<int64_t, kTierCount>, 4> placement{};
+  std::array<int64_t, kTierCount> peak_bytes{};     // max over both plans
+  std::array<int64_t, kTierCount> minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
+  std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
+  std::vector<LaneEstimate> lanes;
+  double step_seconds = 0;
+  int binding_lane = 0;
+  std::vector<std::string> notes;  // why: what is where, what binds, what the next step up would need
+};
+
+// Why no plan fits: the binding tier, what the smallest plan needs there, and a change that would fit.
+struct PlanShortfall {
+  Tier tier = Tier::kDevice;
+  int64_t needed_bytes = 0;
+  int64_t budget_bytes = 0;
+  std::string remedy;
+};
+
+// kInvalidArgument: a request no budget could satisfy (placement combinations that do not exist; they are named
+// with the job file's field path, such as memory.placement.optimizer). A budget that is too small is a PlanShortfall.
+absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanRequest& request);
+
+struct BuiltPlans {
+  StepPlan train;
+  StepPlan eval;
+};
+
+// The operations of `choice`; both plans are verified (offload/plan/verifier.h) before they are returned.
+absl::StatusOr<BuiltPlans> BuildPlans(const ModelLayout& layout, const PlanChoice& choice);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_PLAN_PLANNER_H_
