@@ -108,6 +108,9 @@ struct Dependency {
 //   kBatch       W host batch
 //   kRead        R item, W host
 //   kWrite       R host, W item
+//                (both: `bytes` is the item's stored size, a multiple of 4096, and so are the offsets: the NVMe store
+//                moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a unit's staging slot fits,
+//                and the slot has room for the last chunk's rounding.)
 //   kH2D kD2H kActOut kActIn   R source, W destination
 //   kForward     W saved, R input activation (embedding: R device batch), W output activation, W workspace, R params...
 //   kRecompute   as kForward, but without the output activation: its output goes to W act scratch (a kWorkspace operand)
