@@ -1,0 +1,44 @@
+#include "proto/job_spec/violation.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace strata {
+
+void SourceMap::Add(const std::string& field, Position position) { positions_.emplace(field, position); }
+
+SourceMap::Position SourceMap::Find(const std::string& field) const {
+  std::string path = field;
+  while (true) {
+    const auto found = positions_.find(path);
+    if (found != positions_.end()) return found->second;
+    const size_t end = path.find_last_of(".[");
+    if (path.empty()) return {};
+    path.resize(end == std::string::npos ? 0 : end);
+  }
+}
+
+void SourceMap::Locate(std::vector<FieldViolation>& violations) const {
+  for (FieldViolation& violation : violations) {
+    if (violation.line > 0) continue;
+    const Position position = Find(violation.field);
+    violation.line = position.line;
+    violation.column = position.column;
+  }
+}
+
+std::string FormatViolations(const std::string& file, const std::vector<FieldViolation>& violations) {
+  std::string text;
+  for (const FieldViolation& violation : violations) {
+    std::string place = file;
+    if (violation.line > 0) {
+      absl::StrAppend(&place, place.empty() ? "line " : ":", violation.line, ":", violation.column);
+    }
+    for (const std::string& part : {place, violation.field}) {
+      if (!part.empty()) absl::StrAppend(&text, part, ": ");
+    }
+    absl::StrAppend(&text, violation.description, "\n");
+  }
+  return text;
+}
+
+}  // namespace strata
