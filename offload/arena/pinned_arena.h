@@ -67,7 +67,7 @@ class PinnedArena {
   PinnedArenaReport report_;
 };
 
-// "huge_pages", ... for status pages.
+// "small", "transparent huge" or "hugetlb".
 const char* PageKindName(PageKind kind);
 
 }  // namespace strata
