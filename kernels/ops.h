@@ -14,9 +14,12 @@
 //    depend on threads (GEMMs: on the fixed number of threads of the backend), so a repeated call gives
 //    the same bits.
 //  - Nothing is allocated in a call once a shape has been seen: `workspace` is lent by the caller and
-//    its size is given by the functions of kernels/workspace.h.
+//    its size is given by the functions of kernels/workspace.h. `workspace.data` is aligned to 64 bytes;
+//    its content is undefined before and after.
+//  - Outputs do not alias inputs unless the op says so. Elements between a row's width and its leading
+//    dimension are neither read nor written.
 //  - Errors: kInvalidArgument for shapes a kernel cannot take (they name the shape), kInternal for a
-//    library that failed; inputs are not range-checked otherwise.
+//    library that failed; inputs are not range-checked otherwise (a token outside [0, vocab) is undefined).
 #ifndef KERNELS_OPS_H_
 #define KERNELS_OPS_H_
 
@@ -130,9 +133,9 @@ struct AttentionBackwardArgs {
 
 enum class GeluKind : uint8_t { kTanh, kErf };
 
-// logits: T [rows, vocab] (ld = vocab); targets: int32 [rows]; a target of -1 is masked: no loss, no gradient.
-// loss: double[2], += {sum of the rows' losses by a fixed tree, unmasked rows}.
-// With `gradient`, logits are replaced by (softmax - onehot) * gradient_scale (masked rows: zero).
+// logits: T [rows, vocab] (ld = vocab); targets: int32 [rows]; a target of -1 is masked: no loss, no
+// gradient. loss: double[2], += {sum of the rows' losses by a fixed tree, unmasked rows}. With `gradient`,
+// logits are replaced by (softmax - onehot) * gradient_scale (masked rows: zero).
 struct CrossEntropyArgs {
   int64_t rows = 0, vocab = 0;
   void* logits = nullptr;
@@ -169,24 +172,25 @@ class Ops {
   // y[r, i] = silu(gate) * up with gate = x[r, i], up = x[r, ffn + i]; x: T [rows, 2 ffn], y: T [rows, ffn].
   virtual absl::Status SwigluForward(Stream* stream, int64_t rows, int64_t ffn, const void* x, void* y) = 0;
   // dx: T [rows, 2 ffn], overwritten; dx may be x.
-  virtual absl::Status SwigluBackward(Stream* stream, int64_t rows, int64_t ffn, const void* x, const void* dy,
-                                      void* dx) = 0;
+  virtual absl::Status SwigluBackward(Stream* stream, int64_t rows, int64_t ffn, const void* x,
+                                      const void* dy, void* dx) = 0;
 
   // out[i] = a[i] + b[i], T; out may be a or b.
   virtual absl::Status Add(Stream* stream, int64_t n, const void* a, const void* b, void* out) = 0;
 
   // dbias[j] = sum over rows of dy[r, j] in a fixed tree; dy: T [rows, n] with ldy, dbias: acc, overwritten.
-  virtual absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void* dy, int64_t ldy, void* dbias,
-                                    Workspace workspace) = 0;
+  virtual absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void* dy, int64_t ldy,
+                                    void* dbias, Workspace workspace) = 0;
 
   // out[r] = wte[tokens[r]] (+ wpe[r % seq] if given); wte: T [vocab, width], wpe: T [>= seq, width], out: T.
-  virtual absl::Status EmbeddingForward(Stream* stream, int64_t rows, int64_t seq, int64_t vocab, int64_t width,
-                                        const int32_t* tokens, const void* wte, const void* wpe, void* out) = 0;
+  virtual absl::Status EmbeddingForward(Stream* stream, int64_t rows, int64_t seq, int64_t vocab,
+                                        int64_t width, const int32_t* tokens, const void* wte,
+                                        const void* wpe, void* out) = 0;
   // dwte (acc [vocab, width], overwritten; rows of one token are added in row order) and, if given, dwpe
   // (acc [seq_max, width], overwritten; positions >= seq are zero).
-  virtual absl::Status EmbeddingBackward(Stream* stream, int64_t rows, int64_t seq, int64_t vocab, int64_t width,
-                                         const int32_t* tokens, const void* dout, void* dwte, void* dwpe,
-                                         int64_t seq_max) = 0;
+  virtual absl::Status EmbeddingBackward(Stream* stream, int64_t rows, int64_t seq, int64_t vocab,
+                                         int64_t width, const int32_t* tokens, const void* dout, void* dwte,
+                                         void* dwpe, int64_t seq_max) = 0;
 
   virtual absl::Status CrossEntropy(Stream* stream, const CrossEntropyArgs& args) = 0;
 
