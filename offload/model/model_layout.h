@@ -24,11 +24,11 @@ inline constexpr int64_t kTensorAlignment = 64;  // elements: 128 bytes of bf16
 enum class InitKind : uint8_t { kNormal, kZero, kOne };
 
 struct TensorInfo {
-  std::string name;             // the Hugging Face name
-  std::vector<int64_t> shape;   // Hugging Face layout (GPT-2 matrices are [in, out], Llama's [out, in])
-  int64_t offset = 0;           // first element in the unit
+  std::string name;            // the Hugging Face name
+  std::vector<int64_t> shape;  // Hugging Face layout (GPT-2 matrices are [in, out], Llama's [out, in])
+  int64_t offset = 0;          // first element in the unit
   int64_t elements = 0;
-  bool decay = false;           // weight decay applies (matrices and embeddings)
+  bool decay = false;  // weight decay applies (matrices and embeddings)
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;
 };
@@ -47,13 +47,15 @@ enum class BlockKind : uint8_t {
 
 struct Block {
   BlockKind kind = BlockKind::kTransformer;
-  int layer = -1;            // transformer blocks: 0-based
-  std::vector<int> units;    // indices into ModelLayout::units, in the order in which the model code expects them
-  int64_t saved_bytes = 0;   // what FORWARD leaves for BACKWARD besides the block's input; also FORWARD's scratch
+  int layer = -1;  // transformer blocks: 0-based
+  // Indices into ModelLayout::units, in the order in which the model code expects them.
+  std::vector<int> units;
+  // What FORWARD leaves for BACKWARD besides the block's input (saved_layout.h).
+  int64_t saved_bytes = 0;
   int64_t forward_workspace_bytes = 0;
   int64_t backward_workspace_bytes = 0;  // BACKWARD, or LOSS for the head
-  double forward_flops = 0;
-  double backward_flops = 0;
+  double forward_flops = 0;              // the head: LOSS without gradients
+  double backward_flops = 0;             // the head: LOSS with gradients, so its forward part too
 };
 
 // All byte sizes are for one micro-batch of `micro_batch` sequences of `seq` tokens.
@@ -64,18 +66,19 @@ struct ModelLayout {
   int64_t seq = 0;
   std::vector<ParamUnit> units;
   std::vector<Block> blocks;  // embedding, transformer 0..layers-1, head
-  int64_t activation_bytes = 0;  // one residual-stream activation [micro_batch * seq, hidden] in compute dtype
-  int64_t token_bytes = 0;       // tokens and targets: 2 x int32 [micro_batch * seq]
+  // One residual-stream activation: compute dtype [micro_batch * seq, hidden].
+  int64_t activation_bytes = 0;
+  int64_t token_bytes = 0;  // tokens and targets: 2 x int32 [micro_batch * seq]
 
   DType acc_dtype() const { return compute_dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-  int64_t total_elements() const;    // padded
-  int64_t parameter_count() const;   // without padding, tied tensors once
+  int64_t total_elements() const;   // padded
+  int64_t parameter_count() const;  // without padding, tied tensors once
 };
 
 // kInvalidArgument names the field for a configuration no layout exists for (sizes that overflow, heads that
 // do not divide, seq > max_seq).
-absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype, int64_t micro_batch,
-                                             int64_t seq);
+absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
+                                             int64_t micro_batch, int64_t seq);
 
 }  // namespace strata
 
