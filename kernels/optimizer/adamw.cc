@@ -178,7 +178,7 @@ double IntegerPower(double base, int64_t exponent) {
 
 }  // namespace
 
-AdamWScalars MakeAdamWScalars(const AdamWHyper& hyper, int64_t step, float grad_scale) {
+AdamWScalars MakeAdamWScalars(const AdamWParameters& hyper, int64_t step, float grad_scale) {
   STRATA_CHECK(step >= 1);
   AdamWScalars s;
   s.grad_scale = grad_scale;

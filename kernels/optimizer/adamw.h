@@ -21,7 +21,7 @@
 
 namespace strata {
 
-struct AdamWHyper {
+struct AdamWParameters {
   double lr = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -43,7 +43,7 @@ struct AdamWScalars {
 // `step` counts from 1. Bias corrections come from the integer step in double, by repeated squaring (a fixed
 // sequence of IEEE operations, so no library version changes a bit). `grad_scale` multiplies the gradient
 // first: the clip coefficient.
-AdamWScalars MakeAdamWScalars(const AdamWHyper& hyper, int64_t step, float grad_scale = 1);
+AdamWScalars MakeAdamWScalars(const AdamWParameters& hyper, int64_t step, float grad_scale = 1);
 
 // Ranges of n elements that do not overlap; no alignment is needed beyond that of the element types.
 struct AdamWRange {

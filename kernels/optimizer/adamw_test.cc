@@ -99,7 +99,7 @@ void ExpectSameStates(const States& a, const States& b) {
   ExpectSameBits(a.f32, b.f32, "f32");
 }
 
-constexpr AdamWHyper kHyper{.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+constexpr AdamWParameters kHyper{.lr = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
 TEST(AdamW, EveryInstructionSetGivesTheSameBitsOnAnyValuesLengthsAndAlignments) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
@@ -169,7 +169,7 @@ TEST(AdamW, TheCopyIsTheMasterRoundedAsBFloat16DoesIt) {
 // torch.optim.AdamW (single-tensor form), in double.
 struct Reference {
   double master, m = 0, v = 0;
-  void Step(double g, const AdamWHyper& h, int64_t step) {
+  void Step(double g, const AdamWParameters& h, int64_t step) {
     master *= 1 - h.lr * h.weight_decay;
     m = h.beta1 * m + (1 - h.beta1) * g;
     v = h.beta2 * v + (1 - h.beta2) * g * g;
@@ -191,7 +191,7 @@ TEST(AdamW, FollowsTheFloat64ReferenceOverManySteps) {
     reference[i].master = s.master[i];
   }
   for (int step = 1; step <= kSteps; ++step) {
-    AdamWHyper hyper = kHyper;
+    AdamWParameters hyper = kHyper;
     hyper.lr = 1e-3 * (1 + step % 5);
     const float clip = step % 3 == 0 ? 0.25f : 1.0f;
     for (int64_t i = 0; i < n; ++i) {
@@ -213,7 +213,7 @@ TEST(AdamW, AFirstStepMovesByTheLearningRate) {
   States s(3);
   s.grad = {0.5f, -2.0f, 0.0f};
   s.master = {1.0f, 1.0f, 1.0f};
-  AdamWHyper hyper = kHyper;
+  AdamWParameters hyper = kHyper;
   hyper.weight_decay = 0;
   AdamW(MakeAdamWScalars(hyper, 1), s.Range(0, 3, 0));
   EXPECT_NEAR(s.master[0], 1 - 3e-3, 1e-6);
