@@ -69,7 +69,7 @@ absl::Status StateAccess::LoadChunk(int unit, int chunk, int64_t iterations, con
     memory = {resources_.host->data() + slot.offset + home.record_offset, static_cast<size_t>(12 * n)};
   }
   const std::span<float> values = Floats(memory, 3 * n);
-  for (const StateClass state : {StateClass::kMaster, StateClass::kM, StateClass::kV}) {
+  for (const StateClass state : kStateClasses) {
     STRATA_RETURN_IF_ERROR(fill(unit, state, info.begin, values.subspan(static_cast<size_t>(state) * n, n)));
   }
   switch (slot.tier) {
@@ -149,7 +149,7 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
                             fetch(home.record_slot, home.record_offset, 12 * n, record_), "reading ",
                             resources_.layout->units[unit].name, " chunk ", chunk);
     const float* values = reinterpret_cast<const float*>(record);
-    for (const StateClass state : {StateClass::kMaster, StateClass::kM, StateClass::kV}) {
+    for (const StateClass state : kStateClasses) {
       const float* first = values + static_cast<int64_t>(state) * n + (from - info.begin);
       STRATA_RETURN_IF_ERROR(visit(unit, state, from, {first, static_cast<size_t>(to - from)}));
     }

@@ -12,11 +12,10 @@
 #include <span>
 
 #include "absl/status/statusor.h"
+#include "offload/checkpoint/manifest.h"
 #include "offload/exec/executor.h"
 
 namespace strata {
-
-enum class StateClass : uint8_t { kMaster, kM, kV };
 
 class StateAccess {
  public:
