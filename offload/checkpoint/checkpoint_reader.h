@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/fd.h"
 #include "offload/checkpoint/file_ops.h"
 #include "offload/checkpoint/manifest.h"
+#include "offload/checkpoint/safetensors.h"
 
 namespace strata {
 
@@ -30,6 +30,8 @@ class CheckpointReader {
   // kNotFound if there is no such checkpoint, kDataLoss (with path and offset) for wrong bytes.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(const std::string& path,
                                                                 absl::string_view expected_digest = "");
+
+  ~CheckpointReader();
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
@@ -53,6 +55,10 @@ class CheckpointReader {
 
  private:
   class BlockFile;
+  struct FileHeader {
+    int64_t data_offset = 0;
+    SafetensorsHeader header;
+  };
   struct Segment {
     int64_t begin, end;  // Elements of the tensor.
     StoredType dtype;
@@ -67,13 +73,8 @@ class CheckpointReader {
   };
 
   CheckpointReader();
-
- public:
-  ~CheckpointReader();
-
- private:
   absl::Status OpenFiles();
-  absl::Status IndexTensors(const std::vector<SafetensorsReader>& headers);
+  absl::Status IndexTensors(const std::vector<FileHeader>& headers);
 
   std::string path_;
   std::string digest_;
@@ -105,7 +106,8 @@ struct OpenedCheckpoint {
       rejected;  // One sentence for each candidate that was tried before and is not valid.
 };
 
-// The first candidate that is valid, every byte of it read. kNotFound if there is none, with all reasons.
+// The first candidate that is valid, every byte of it read. kNotFound if there is none, with all reasons. An error that
+// says nothing about the bytes (no permission, too many open files) is returned, not taken for damage.
 absl::StatusOr<OpenedCheckpoint> OpenNewestValid(const std::vector<CheckpointCandidate>& candidates);
 
 // Removes all but the newest `keep_last` (>= 1) checkpoints of `dir`, never one whose step is in `protect`.
