@@ -13,18 +13,18 @@ namespace strata {
 
 // All pointers are device pointers (loss: host). Which are set depends on the call.
 struct BlockArgs {
-  int block = 0;             // index into ModelLayout::blocks
+  int block = 0;                        // index into ModelLayout::blocks
   std::span<const void* const> params;  // per unit of the block: compute dtype, unit layout
-  std::span<void* const> grads;         // per unit of the block: acc dtype, unit layout; overwritten, padding too
-  const int32_t* tokens = nullptr;      // [rows] embedding only
-  const int32_t* targets = nullptr;     // [rows] head only; -1 is masked
-  const void* input = nullptr;          // the activation that entered the block
-  void* output = nullptr;               // Forward: the activation that leaves it
-  void* saved = nullptr;                // Forward writes, Backward reads: Block::saved_bytes
-  void* grad = nullptr;                 // Backward: in d(output), out d(input), in place; Loss: out d(input)
+  std::span<void* const> grads;     // per unit of the block: acc dtype, unit layout; overwritten, padding too
+  const int32_t* tokens = nullptr;  // [rows] embedding only
+  const int32_t* targets = nullptr;  // [rows] head only; -1 is masked
+  const void* input = nullptr;       // the activation that entered the block
+  void* output = nullptr;            // Forward: the activation that leaves it
+  void* saved = nullptr;             // Forward writes, Backward reads: Block::saved_bytes
+  void* grad = nullptr;              // Backward: in d(output), out d(input), in place; Loss: out d(input)
   Workspace workspace;
-  double* loss = nullptr;               // double[2]: += {sum of token losses, unmasked tokens}
-  double gradient_scale = 1;            // Loss: 1 / tokens of the whole optimizer step
+  double* loss = nullptr;     // double[2]: += {sum of token losses, unmasked tokens}
+  double gradient_scale = 1;  // Loss: 1 / tokens of the whole optimizer step
 };
 
 class BlockCompute {

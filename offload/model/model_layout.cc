@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/checked.h"
 #include "common/status.h"
+#include "kernels/validate.h"
 #include "offload/model/saved_layout.h"
 
 namespace strata {
@@ -36,7 +37,7 @@ absl::Status CheckConfig(const ModelConfig& c) {
   STRATA_RETURN_IF_ERROR(CheckRange("hidden", c.hidden, kMaxWidth));
   STRATA_RETURN_IF_ERROR(CheckRange("heads", c.heads, kMaxWidth));
   STRATA_RETURN_IF_ERROR(CheckRange("kv_heads", c.kv_heads, c.heads));
-  STRATA_RETURN_IF_ERROR(CheckRange("head_dim", c.head_dim, kMaxWidth / c.heads));
+  STRATA_RETURN_IF_ERROR(CheckRange("head_dim", c.head_dim, std::min(kHeadDimMax, kMaxWidth / c.heads)));
   STRATA_RETURN_IF_ERROR(CheckRange("ffn", c.ffn, kMaxWidth));
   STRATA_RETURN_IF_ERROR(CheckRange("vocab", c.vocab, kMaxVocab));
   STRATA_RETURN_IF_ERROR(CheckRange("max_seq", c.max_seq, kMaxRows));

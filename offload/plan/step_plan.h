@@ -6,6 +6,7 @@
 //    are items of the NVMe store (each with versions of its own); their offsets mean nothing.
 //  - Operations stand in *program order*: executed one after another in that order they are a correct
 //    step. Each runs on one lane; a lane runs its operations in program order, step after step.
+//  - At most two steps are in flight: no operation of step t + 2 starts before COMMIT of step t.
 //  - An operation waits for its dependencies: (operation, distance 0) is one of this step, always earlier
 //    in program order; (operation, distance 1) is one of the step before. So the earliest unfinished
 //    operation can always run, and no plan can deadlock.
@@ -30,7 +31,7 @@ inline constexpr int kTierCount = 3;
 const char* Name(Tier tier);
 
 enum class LaneKind : uint8_t {
-  kControl,    // batches in, COMMIT
+  kControl,    // two lanes: 0 brings batches in, 1 runs COMMIT (so the next step's batch never waits for it)
   kNvmeRead,
   kNvmeWrite,
   kH2D,

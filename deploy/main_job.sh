@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The main job: sets up a fresh Debian 12, builds Strata, and trains a Llama-kind model on Pride and Prejudice
+# through client, coordinator, worker and trainer. Further arguments go to `strata local run`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+deploy/setup/install.sh
+. deploy/setup/bazel_env.sh
+echo "setup: building (a first build takes several minutes; later ones are cached in $cache)"
+strata_bazel build --ui_event_filters=-info,-stdout,-stderr --noshow_progress \
+  //client:strata //server:strata_server //worker:strata_worker //worker:strata_trainer
+[ -s data/pride.txt ] && [ -s data/emma.txt ] || deploy/setup/extract_austen.py data
+
+exec "$(strata_bazel_bin)/client/strata" local run deploy/examples/austen.yaml \
+  --export strata-runs/austen/export --sample 300 "$@"

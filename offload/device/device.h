@@ -1,0 +1,57 @@
+// Device: the seam for the memory and the queues of an accelerator. The CPU device is a real backend: its
+// arena has exactly the budget and its copies are real. A CUDA device maps a Stream to a cudaStream_t and an
+// Event to a cudaEvent_t.
+#ifndef OFFLOAD_DEVICE_DEVICE_H_
+#define OFFLOAD_DEVICE_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "kernels/ops.h"
+#include "kernels/state_ops.h"
+
+namespace strata {
+
+// A point in a stream's work. Owned by the executor, which has one per operation in flight.
+class DeviceEvent {
+ public:
+  virtual ~DeviceEvent() = default;
+};
+
+// Threads: the arena and the op tables may be used by any thread; a stream by one thread at a time.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string description() const = 0;
+
+  // One allocation of exactly the budget, made when the device was created.
+  virtual std::byte* arena() const = 0;
+  virtual int64_t arena_bytes() const = 0;
+
+  // One stream per device lane; the device owns it. `index` counts from 0 in order of creation.
+  virtual Stream* CreateStream() = 0;
+  virtual std::unique_ptr<DeviceEvent> CreateEvent() = 0;
+  // The event stands for all work enqueued on `stream` so far.
+  virtual absl::Status Record(Stream* stream, DeviceEvent* event) = 0;
+  // Later work on `stream` waits for the event, without blocking the caller.
+  virtual absl::Status Wait(Stream* stream, DeviceEvent* event) = 0;
+  // Blocks the calling thread until the event's work is done; the first error of that work surfaces here.
+  virtual absl::Status Synchronize(DeviceEvent* event) = 0;
+
+  // `host` is memory of the pinned arena; it must stay untouched until the stream has passed the copy.
+  virtual absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
+                                    int64_t bytes) = 0;
+  virtual absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device,
+                                  int64_t bytes) = 0;
+
+  // Math on states that live in the arena.
+  virtual StateOps& state_ops() = 0;
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_DEVICE_DEVICE_H_

@@ -1,0 +1,285 @@
+#include "offload/exec/executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/bytes.h"
+#include "common/check.h"
+#include "common/status.h"
+
+namespace strata {
+namespace {
+
+constexpr std::chrono::seconds kWaitSlice(60);
+
+}  // namespace
+
+Executor::Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options)
+    : plan_(plan),
+      resources_(resources),
+      options_(options),
+      lanes_(plan.lanes.size()),
+      slot_touched_(plan.slots.size()),
+      done_(plan.ops.size(), -1) {}
+
+Executor::~Executor() = default;
+
+absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const StepPlan& plan,
+                                                           const ExecutorResources& resources,
+                                                           const ExecutorOptions& options) {
+  auto executor = std::unique_ptr<Executor>(new Executor(plan, resources, options));
+  STRATA_RETURN_IF_ERROR(executor->Prepare());
+  return executor;
+}
+
+absl::Status Executor::Prepare() {
+  const int64_t device = plan_.arena_bytes[static_cast<int>(Tier::kDevice)];
+  const int64_t host = plan_.arena_bytes[static_cast<int>(Tier::kHost)];
+  if (device > resources_.device->arena_bytes()) {
+    return absl::InternalError(absl::StrCat("the plan needs ", device, " device bytes, the arena has ",
+                                            resources_.device->arena_bytes()));
+  }
+  if (host > static_cast<int64_t>(resources_.host->size())) {
+    return absl::InternalError(
+        absl::StrCat("the plan needs ", host, " host bytes, the arena has ", resources_.host->size()));
+  }
+  if (plan_.arena_bytes[static_cast<int>(Tier::kNvme)] > 0 && resources_.store == nullptr) {
+    return absl::InternalError("the plan has states on NVMe but there is no store");
+  }
+  for (int32_t op = 0; op < static_cast<int32_t>(plan_.ops.size()); ++op) {
+    lanes_[plan_.ops[op].lane].ops.push_back(op);
+  }
+  events_.resize(2 * plan_.ops.size());
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    LaneState& lane = lanes_[i];
+    const LaneKind kind = plan_.lanes[i].kind;
+    traces_.emplace_back(options_.trace_capacity);
+    if (IsDeviceLane(plan_.lanes[i])) {
+      lane.stream = resources_.device->CreateStream();
+      for (int32_t op : lane.ops) {
+        events_[2 * op] = resources_.device->CreateEvent();
+        events_[2 * op + 1] = resources_.device->CreateEvent();
+      }
+    }
+    if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
+      STRATA_ASSIGN_OR_RETURN(lane.engine, resources_.make_engine(), "I/O engine of lane ",
+                              LaneName(plan_.lanes[i]));
+      // Registrations are optional: what could not be had is in the engine's report.
+      (void)lane.engine->RegisterBuffer(resources_.host->span());
+      (void)resources_.store->RegisterWith(*lane.engine);
+      io_reports_.push_back(lane.engine->report());
+    }
+  }
+  for (const ParamUnit& unit : resources_.layout->units) {
+    // Padding belongs to the tensor before it: its gradient is zero, so an update leaves it zero.
+    std::vector<DecayRange> ranges;
+    for (size_t i = 0; i < unit.tensors.size(); ++i) {
+      const int64_t end = i + 1 < unit.tensors.size() ? unit.tensors[i + 1].offset : unit.elements;
+      if (!ranges.empty() && ranges.back().decay == unit.tensors[i].decay) {
+        ranges.back().end = end;
+      } else {
+        ranges.push_back({unit.tensors[i].offset, end, unit.tensors[i].decay});
+      }
+    }
+    decay_.push_back(std::move(ranges));
+  }
+  return absl::OkStatus();
+}
+
+bool Executor::IsDeviceLane(const Lane& lane) const {
+  return lane.kind == LaneKind::kCompute || lane.kind == LaneKind::kH2D || lane.kind == LaneKind::kD2H;
+}
+
+absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& counters) {
+  if (steps <= 0) return absl::OkStatus();
+  const int64_t first = counters.iterations;
+  {
+    MutexLock lock(mu_);
+    STRATA_RETURN_IF_ERROR(failure_, "an earlier run failed");
+    std::fill(done_.begin(), done_.end(), first - 1);
+    stop_at_ = first + steps;
+    max_begun_ = first - 1;
+    committed_ = first;
+  }
+  first_step_ = first;
+  applied_base_ = counters.applied_steps;
+  skipped_ = 0;
+  last_commit_nanos_ = resources_.clock->MonotonicNanos();
+  for (StepState& step : states_) step = StepState();
+
+  std::vector<Thread> threads;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    threads.emplace_back(LaneName(plan_.lanes[i]),
+                         [this, i, &source, first] { LaneBody(static_cast<int>(i), source, first); });
+  }
+  for (Thread& thread : threads) thread.Join();
+
+  MutexLock lock(mu_);
+  counters.iterations = committed_;
+  counters.applied_steps = applied_base_ + (committed_ - first) - skipped_;
+  return failure_;
+}
+
+void Executor::LaneBody(int lane, StepSource& source, int64_t first_step) {
+  if (lanes_[lane].ops.empty()) return;
+  for (int64_t step = first_step; BeginStep(step); ++step) {
+    bool stopped = false;
+    if (absl::Status status = RunLaneStep(lane, source, step, stopped); !status.ok()) {
+      Fail(std::move(status));
+      return;
+    }
+    if (stopped) return;
+  }
+}
+
+// A lane may begin step t only when step t - 2 is committed. The lane that gets furthest decides how many
+// steps a stop still has to finish.
+bool Executor::BeginStep(int64_t step) {
+  MutexLock lock(mu_);
+  while (true) {
+    if (!failure_.ok() || step >= stop_at_) return false;
+    if (committed_ >= step - 1) break;
+    window_.WaitFor(mu_, kWaitSlice);
+  }
+  if (step > max_begun_) {
+    max_begun_ = step;
+    StepState& fresh = state(step);
+    fresh = StepState();
+    fresh.loss.resize(plan_.micro_batches);
+    fresh.unit_sum_squares.resize(plan_.chunks.size());
+    fresh.unit_first_bad.assign(plan_.chunks.size(), -1);
+    fresh.lanes.resize(lanes_.size());
+  }
+  return true;
+}
+
+absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, bool& stopped) {
+  LaneState& self = lanes_[lane];
+  LaneStats& stats = state(step).lanes[lane];
+  Clock& clock = *resources_.clock;
+  for (const int32_t index : self.ops) {
+    const Op& op = plan_.ops[index];
+    Span span{.op = index, .step = step, .wait_begin_nanos = clock.MonotonicNanos()};
+    STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, op, step, stats));
+    if (!ready) {
+      stopped = true;
+      return absl::OkStatus();
+    }
+    span.begin_nanos = clock.MonotonicNanos();
+    STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
+    span.end_nanos = clock.MonotonicNanos();
+    stats.busy_nanos += span.end_nanos - span.begin_nanos;
+    stats.bytes += op.bytes;
+    traces_[lane].Add(span);
+    if (self.stream != nullptr || IsDeviceLane(plan_.lanes[lane])) {
+      STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()));
+    }
+    Finish(index, step);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> Executor::WaitFor(int lane, const Op& op, int64_t step, LaneStats& stats) {
+  LaneState& self = lanes_[lane];
+  const bool device_lane = IsDeviceLane(plan_.lanes[lane]);
+  for (const Dependency& dependency : op.dependencies) {
+    const int64_t needed = step - dependency.distance;
+    const Lane& producer = plan_.lanes[plan_.ops[dependency.op].lane];
+    {
+      MutexLock lock(mu_);
+      if (done_[dependency.op] < needed && failure_.ok()) {
+        const int64_t begin = resources_.clock->MonotonicNanos();
+        self.waiting_op = dependency.op;
+        while (done_[dependency.op] < needed && failure_.ok()) self.wake.WaitFor(mu_, kWaitSlice);
+        self.waiting_op = -1;
+        stats.wait_nanos[static_cast<int>(producer.kind)] += resources_.clock->MonotonicNanos() - begin;
+      }
+      if (!failure_.ok()) return false;
+    }
+    // What a device lane "finished" is enqueued; its event says when it is done. Nothing precedes the first
+    // step.
+    if (!IsDeviceLane(producer) || needed < first_step_) continue;
+    DeviceEvent* event = events_[2 * dependency.op + (needed & 1)].get();
+    if (device_lane) {
+      STRATA_RETURN_IF_ERROR(resources_.device->Wait(self.stream, event));
+    } else {
+      STRATA_RETURN_IF_ERROR(resources_.device->Synchronize(event), "waiting for ",
+                             Describe(plan_, plan_.ops[dependency.op]));
+    }
+  }
+  return true;
+}
+
+void Executor::Finish(int32_t op, int64_t step) {
+  MutexLock lock(mu_);
+  done_[op] = step;
+  for (LaneState& lane : lanes_) {
+    if (lane.waiting_op == op) lane.wake.Signal();
+  }
+}
+
+void Executor::Fail(absl::Status status) {
+  MutexLock lock(mu_);
+  if (failure_.ok()) failure_ = std::move(status);
+  for (LaneState& lane : lanes_) lane.wake.SignalAll();
+  window_.SignalAll();
+}
+
+absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
+  if (plan_.kind == PlanKind::kTrain && resources_.store != nullptr) {
+    STRATA_RETURN_IF_ERROR(resources_.store->Commit(static_cast<Generation>(step + 1)));
+  }
+  const StepState& done = state(step);
+  StepResult result;
+  result.step = step;
+  result.skipped = done.skip;
+  result.bad_tensor = done.bad_tensor;
+  result.applied_steps = applied_base_ + (step + 1 - first_step_) - skipped_;
+  for (const auto& [sum, tokens] : done.loss) {
+    result.loss_sum += sum;
+    result.tokens += tokens;
+  }
+  result.loss = static_cast<float>(result.tokens > 0 ? result.loss_sum / result.tokens : 0);
+  result.grad_norm = done.grad_norm;
+  result.lr = source.Hyper(result.applied_steps - (done.skip ? 0 : 1)).lr;
+  const int64_t now = resources_.clock->MonotonicNanos();
+  result.wall_nanos = now - std::exchange(last_commit_nanos_, now);
+  result.lanes = done.lanes;
+  for (size_t i = 0; i < plan_.slots.size(); ++i) {
+    const Slot& slot = plan_.slots[i];
+    if (!slot_touched_[i] || slot.tier == Tier::kNvme) continue;
+    int64_t& high = result.high_water_bytes[static_cast<int>(slot.tier)];
+    high = std::max(high, slot.offset + slot.bytes);
+  }
+  if (resources_.store != nullptr) {
+    result.high_water_bytes[static_cast<int>(Tier::kNvme)] =
+        static_cast<int64_t>(resources_.store->report().capacity_bytes);
+  }
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const int64_t bytes = done.lanes[i].bytes;
+    switch (plan_.lanes[i].kind) {
+      case LaneKind::kNvmeRead:
+        result.read_bytes[static_cast<int>(Tier::kNvme)] += bytes;
+        break;
+      case LaneKind::kNvmeWrite:
+        result.written_bytes[static_cast<int>(Tier::kNvme)] += bytes;
+        break;
+      case LaneKind::kH2D:
+        result.written_bytes[static_cast<int>(Tier::kDevice)] += bytes;
+        break;
+      case LaneKind::kD2H:
+        result.read_bytes[static_cast<int>(Tier::kDevice)] += bytes;
+        break;
+      default:
+        break;
+    }
+  }
+  const bool more = source.OnStep(result);
+  MutexLock lock(mu_);
+  committed_ = step + 1;
+  if (!more) stop_at_ = std::min(stop_at_, max_begun_ + 1);
+  window_.SignalAll();
+  return absl::OkStatus();
+}
+
+}  // namespace strata

@@ -1,0 +1,166 @@
+// Executor: runs a StepPlan. One thread per lane, waiting only on the plan's explicit dependencies; the same
+// code drives the CPU device and, through Device's streams and events, an accelerator.
+//
+// States live in the homes that the plan gives them: the device arena, the host arena, the NVMe store. They
+// are loaded before the first step and read between runs through StateAccess (state_access.h).
+//
+// Failure: the first operation that fails stops every lane before its next operation; Run returns that error,
+// with what the operation was. The states are then undefined and the executor refuses further runs: the job
+// resumes from its last checkpoint.
+#ifndef OFFLOAD_EXEC_EXECUTOR_H_
+#define OFFLOAD_EXEC_EXECUTOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "offload/arena/pinned_arena.h"
+#include "offload/device/device.h"
+#include "offload/exec/block_compute.h"
+#include "offload/exec/step_source.h"
+#include "offload/exec/trace.h"
+#include "offload/io/io_engine.h"
+#include "offload/model/model_layout.h"
+#include "offload/plan/step_plan.h"
+#include "offload/store/nvme_store.h"
+
+namespace strata {
+
+// Everything a run uses; all outlive the executor. `store` is null when no slot of the plan is on NVMe.
+struct ExecutorResources {
+  const ModelLayout* layout = nullptr;
+  Device* device = nullptr;
+  PinnedArena* host = nullptr;
+  NvmeStore* store = nullptr;
+  BlockCompute* compute = nullptr;
+  StateOps* host_state_ops = nullptr;
+  // One engine per NVMe lane, each used by that lane's thread only.
+  std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
+  Clock* clock = &Clock::Real();
+};
+
+// Payload of a failed run's Status that names its cause where the code alone does not: "NUMERIC".
+inline constexpr char kCausePayload[] = "strata/cause";
+
+struct TrainerCounters {
+  int64_t iterations = 0;     // steps done, skipped ones included: the data cursor and the NVMe generation
+  int64_t applied_steps = 0;  // updates applied
+};
+
+struct ExecutorOptions {
+  double clip_norm = 0;          // plan.clip: the norm to clip to
+  size_t trace_capacity = 4096;  // spans kept per lane
+};
+
+class Executor {
+ public:
+  // Checks that the plan fits the resources: arenas at least as large as the plan's, a store when it needs
+  // one.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const StepPlan& plan,
+                                                          const ExecutorResources& resources,
+                                                          const ExecutorOptions& options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Runs up to `steps` further steps from `counters` and brings `counters` up to date. Returns when every
+  // lane is idle and every started step is committed. Blocking; one caller at a time. `source` is called by
+  // lane threads.
+  absl::Status Run(StepSource& source, int64_t steps, TrainerCounters& counters);
+
+  const StepPlan& plan() const { return plan_; }
+  const std::vector<LaneTrace>& traces() const { return traces_; }
+  // What the lanes' engines are and what degraded.
+  const std::vector<IoEngineReport>& io_reports() const { return io_reports_; }
+
+ private:
+  struct LaneState {
+    std::vector<int32_t> ops;  // program order
+    Stream* stream = nullptr;  // device lanes
+    std::unique_ptr<IoEngine> engine;
+    CondVar wake;
+    int32_t waiting_op = -1;
+    int64_t waiting_step = -1;
+  };
+  struct StepState {
+    std::vector<std::array<double, 2>> loss;  // per micro-batch: {sum, tokens}
+    std::vector<double> unit_sum_squares;
+    std::vector<int64_t> unit_first_bad;
+    std::vector<LaneStats> lanes;
+    double grad_norm = 0;
+    float grad_scale = 1;
+    bool skip = false;
+    std::string bad_tensor;
+  };
+
+  Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options);
+  absl::Status Prepare();
+  void LaneBody(int lane, StepSource& source, int64_t first_step);
+  absl::Status RunLaneStep(int lane, StepSource& source, int64_t step, bool& stopped);
+  // False: the run is over for this lane.
+  bool BeginStep(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: another lane failed.
+  absl::StatusOr<bool> WaitFor(int lane, const Op& op, int64_t step, LaneStats& stats)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void Finish(int32_t op, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
+  void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  absl::Status RunOp(int lane, const Op& op, int64_t step, StepSource& source);
+  absl::Status RunTransfer(LaneState& lane, const Op& op);
+  absl::Status RunIo(LaneState& lane, const Op& op, int64_t step);
+  absl::Status RunCompute(LaneState& lane, const Op& op, int64_t step, StepSource& source);
+  absl::Status RunNorm(LaneState& lane, const Op& op, int64_t step);
+  absl::Status RunClip(const Op& op, int64_t step, StepSource& source);
+  absl::Status RunUpdate(LaneState& lane, const Op& op, int64_t step, StepSource& source);
+  absl::Status RunCommit(int64_t step, StepSource& source) ABSL_LOCKS_EXCLUDED(mu_);
+  StateOps& StateOpsOf(const LaneState& lane);
+  std::byte* Pointer(const Operand& operand);
+  StepState& state(int64_t step) { return states_[step & 1]; }
+  // Updates applied before `step`; exact once CLIP of the step before has run (see RunUpdate).
+  int64_t AppliedBefore(int64_t step) const { return applied_base_ + (step - first_step_) - skipped_.load(); }
+  bool IsDeviceLane(const Lane& lane) const;
+
+  // Elements [begin, end) of a unit with one weight-decay setting, for UPDATE.
+  struct DecayRange {
+    int64_t begin = 0, end = 0;
+    bool decay = false;
+  };
+
+  const StepPlan& plan_;
+  const ExecutorResources resources_;
+  const ExecutorOptions options_;
+  std::vector<LaneState> lanes_;
+  std::vector<std::vector<DecayRange>> decay_;        // [unit]
+  std::vector<std::unique_ptr<DeviceEvent>> events_;  // [2 * op + (step & 1)], device lanes
+  std::vector<LaneTrace> traces_;
+  std::vector<IoEngineReport> io_reports_;
+  // At most two steps are in flight (BeginStep sees to it), so parity tells them apart.
+  StepState states_[2];
+  std::vector<std::atomic<bool>> slot_touched_;
+  int64_t last_commit_nanos_ = 0;
+  // Of the current run.
+  int64_t first_step_ = 0;
+  int64_t applied_base_ = 0;
+  std::atomic<int64_t> skipped_ = 0;
+
+  Mutex mu_;
+  CondVar window_;  // a step was committed, or the run is over
+  std::vector<int64_t> done_
+      ABSL_GUARDED_BY(mu_);  // last step an operation finished (launched, on device lanes)
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  int64_t stop_at_ ABSL_GUARDED_BY(mu_) = 0;  // no lane begins this step
+  int64_t max_begun_ ABSL_GUARDED_BY(mu_) = -1;
+  int64_t committed_ ABSL_GUARDED_BY(mu_) = 0;  // steps committed
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_EXEC_EXECUTOR_H_

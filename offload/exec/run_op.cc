@@ -1,0 +1,242 @@
+// What each kind of operation does. Operand order is that of step_plan.h.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/container/inlined_vector.h"
+#include "common/check.h"
+#include "common/status.h"
+#include "offload/exec/executor.h"
+
+namespace strata {
+namespace {
+
+// Combines the units' sums in index order: neighbours first, so the shape only depends on their number.
+double PairwiseSum(std::span<const double> values) {
+  if (values.empty()) return 0;
+  if (values.size() == 1) return values[0];
+  const size_t half = (values.size() + 1) / 2;
+  return PairwiseSum(values.first(half)) + PairwiseSum(values.subspan(half));
+}
+
+std::string TensorAt(const ParamUnit& unit, int64_t element) {
+  for (const TensorInfo& tensor : unit.tensors) {
+    if (element >= tensor.offset && element < tensor.offset + tensor.elements) return tensor.name;
+  }
+  return unit.name;
+}
+
+}  // namespace
+
+std::byte* Executor::Pointer(const Operand& operand) {
+  const Slot& slot = plan_.slots[operand.slot];
+  slot_touched_[operand.slot].store(true, std::memory_order_relaxed);
+  STRATA_CHECK(operand.offset + operand.bytes <= slot.bytes);
+  std::byte* base = slot.tier == Tier::kDevice ? resources_.device->arena() : resources_.host->data();
+  return base + slot.offset + operand.offset;
+}
+
+StateOps& Executor::StateOpsOf(const LaneState& lane) {
+  return IsDeviceLane(plan_.lanes[&lane - lanes_.data()]) ? resources_.device->state_ops()
+                                                          : *resources_.host_state_ops;
+}
+
+absl::Status Executor::RunOp(int index, const Op& op, int64_t step, StepSource& source) {
+  LaneState& lane = lanes_[index];
+  switch (op.kind) {
+    case OpKind::kBatch: {
+      const int64_t rows = resources_.layout->micro_batch * resources_.layout->seq;
+      auto* tokens = reinterpret_cast<int32_t*>(Pointer(op.operands[0]));
+      return source.FillBatch(step, op.micro_batch, {tokens, static_cast<size_t>(rows)},
+                              {tokens + rows, static_cast<size_t>(rows)});
+    }
+    case OpKind::kRead:
+    case OpKind::kWrite:
+      return RunIo(lane, op, step);
+    case OpKind::kH2D:
+    case OpKind::kD2H:
+    case OpKind::kActOut:
+    case OpKind::kActIn:
+      return RunTransfer(lane, op);
+    case OpKind::kForward:
+    case OpKind::kRecompute:
+    case OpKind::kLoss:
+    case OpKind::kBackward:
+      return RunCompute(lane, op, step, source);
+    case OpKind::kAccumulate:
+      return StateOpsOf(lane).Accumulate(lane.stream, reinterpret_cast<float*>(Pointer(op.operands[0])),
+                                         reinterpret_cast<const float*>(Pointer(op.operands[1])),
+                                         op.operands[1].bytes / static_cast<int64_t>(sizeof(float)));
+    case OpKind::kNorm:
+      return RunNorm(lane, op, step);
+    case OpKind::kClip:
+      return RunClip(op, step, source);
+    case OpKind::kUpdate:
+      return RunUpdate(lane, op, step, source);
+    case OpKind::kCommit:
+      return RunCommit(step, source);
+  }
+  return absl::InternalError("unknown operation kind");
+}
+
+absl::Status Executor::RunTransfer(LaneState& lane, const Op& op) {
+  std::byte* source = Pointer(op.operands[0]);
+  std::byte* destination = Pointer(op.operands[1]);
+  const int64_t bytes = op.operands[0].bytes;
+  if (plan_.slots[op.operands[1].slot].tier == Tier::kDevice) {
+    return resources_.device->CopyToDevice(lane.stream, destination, source, bytes);
+  }
+  return resources_.device->CopyToHost(lane.stream, destination, source, bytes);
+}
+
+// An item is its NVMe slot's index. At the start of step t the store's newest version is generation t, except
+// for what this step has updated already.
+absl::Status Executor::RunIo(LaneState& lane, const Op& op, int64_t step) {
+  const bool read = op.kind == OpKind::kRead;
+  const Operand& item = op.operands[read ? 0 : 1];
+  const Operand& memory = op.operands[read ? 1 : 0];
+  const auto id = static_cast<ItemId>(item.slot);
+  const auto generation = static_cast<Generation>(step + item.content.updates);
+  slot_touched_[item.slot].store(true, std::memory_order_relaxed);
+  const std::span<std::byte> bytes(Pointer(memory), static_cast<size_t>(memory.bytes));
+  return read ? resources_.store->Read(*lane.engine, id, generation, bytes)
+              : resources_.store->Write(*lane.engine, id, generation, bytes);
+}
+
+absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, StepSource& source) {
+  BlockArgs args;
+  args.block = op.block;
+  absl::InlinedVector<const void*, 8> params;
+  absl::InlinedVector<void*, 8> grads;
+  const int64_t rows = resources_.layout->micro_batch * resources_.layout->seq;
+  int scratch = 0;
+  for (const Operand& operand : op.operands) {
+    std::byte* pointer = Pointer(operand);
+    switch (operand.content.kind) {
+      case ContentKind::kBatch:
+        args.tokens = reinterpret_cast<const int32_t*>(pointer);
+        args.targets = args.tokens + rows;
+        break;
+      case ContentKind::kParams:
+        params.push_back(pointer);
+        break;
+      case ContentKind::kGradient:
+      case ContentKind::kAccumulated:
+        grads.push_back(pointer);
+        break;
+      case ContentKind::kActivation:
+        // FORWARD writes the input of the next block; every other use is the input of this one.
+        if (operand.access == Access::kRead) {
+          args.input = pointer;
+        } else {
+          args.output = pointer;
+        }
+        break;
+      case ContentKind::kSaved:
+        args.saved = pointer;
+        break;
+      case ContentKind::kActGradient:
+        args.grad = pointer;
+        break;
+      case ContentKind::kWorkspace:
+        // RECOMPUTE has two: the output nobody needs, then the workspace.
+        if (op.kind == OpKind::kRecompute && scratch++ == 0) {
+          args.output = pointer;
+        } else {
+          args.workspace = {pointer, operand.bytes};
+        }
+        break;
+      case ContentKind::kRecord:
+        return absl::InternalError("a compute operation with an optimizer record");
+    }
+  }
+  args.params = params;
+  args.grads = grads;
+  switch (op.kind) {
+    case OpKind::kForward:
+    case OpKind::kRecompute:
+      return resources_.compute->Forward(lane.stream, args);
+    case OpKind::kBackward:
+      return resources_.compute->Backward(lane.stream, args);
+    default:
+      args.loss = state(step).loss[op.micro_batch].data();
+      args.gradient_scale = source.GradientScale(step);
+      return resources_.compute->Loss(lane.stream, args);
+  }
+}
+
+absl::Status Executor::RunNorm(LaneState& lane, const Op& op, int64_t step) {
+  const Operand& gradient = op.operands[0];
+  return StateOpsOf(lane).SumSquares(lane.stream, reinterpret_cast<const float*>(Pointer(gradient)),
+                                     resources_.layout->units[op.unit].elements,
+                                     &state(step).unit_sum_squares[op.unit],
+                                     &state(step).unit_first_bad[op.unit]);
+}
+
+// The coefficient is torch.nn.utils.clip_grad_norm_'s: min(1, clip / (norm + 1e-6)).
+absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
+  StepState& now = state(step);
+  now.grad_norm = std::sqrt(PairwiseSum(now.unit_sum_squares));
+  for (size_t unit = 0; unit < now.unit_first_bad.size() && !now.skip; ++unit) {
+    if (now.unit_first_bad[unit] < 0) continue;
+    now.skip = true;
+    now.bad_tensor = TensorAt(resources_.layout->units[unit], now.unit_first_bad[unit]);
+  }
+  if (now.skip) {
+    if (plan_.mode == Mode::kOverlap) {
+      // Updates of this step may have been applied already, and they cannot be taken back.
+      absl::Status status = absl::FailedPreconditionError(
+          absl::StrCat("the gradient of ", now.bad_tensor,
+                       " is not finite, and mode overlap updates before it can know; "
+                       "memory.mode: forward-overlap (or sync) skips such a step"));
+      status.SetPayload(kCausePayload, absl::Cord("NUMERIC"));
+      return status;
+    }
+    ++skipped_;
+    return absl::OkStatus();
+  }
+  if (plan_.clip) {
+    const double coefficient = options_.clip_norm / (now.grad_norm + 1e-6);
+    now.grad_scale = coefficient < 1 ? static_cast<float>(coefficient) : 1.0f;
+  }
+  return absl::OkStatus();
+}
+
+// A skipped step still writes every home, with the bytes it found: the plan stays the same whatever the
+// numbers are. With an update rule that waits for CLIP, AppliedBefore is exact: CLIP of this step has run,
+// and CLIP of the next one needs gradients that overwrite what this UPDATE reads.
+absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, StepSource& source) {
+  const StepState& now = state(step);
+  const ChunkInfo& chunk = plan_.chunks[op.unit][op.chunk];
+  const int64_t n = chunk.end - chunk.begin;
+  float* master = reinterpret_cast<float*>(Pointer(op.operands[0]));
+  const float* gradient = reinterpret_cast<const float*>(Pointer(op.operands[1]));
+  std::byte* params = Pointer(op.operands[2]);
+  StateOps& math = StateOpsOf(lane);
+  if (now.skip) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
+  const int64_t applied = AppliedBefore(step);
+  const AdamWHyper hyper = source.Hyper(applied);
+  for (const DecayRange& range : decay_[op.unit]) {
+    const int64_t begin = std::max(range.begin, chunk.begin) - chunk.begin;
+    const int64_t end = std::min(range.end, chunk.end) - chunk.begin;
+    if (begin >= end) continue;
+    AdamWStep update;
+    update.n = end - begin;
+    update.grad = gradient + begin;
+    update.master = master + begin;
+    update.m = master + n + begin;
+    update.v = master + 2 * n + begin;
+    update.params = params + begin * SizeOf(plan_.compute_dtype);
+    update.params_dtype = plan_.compute_dtype;
+    update.lr = hyper.lr;
+    update.beta1 = hyper.beta1;
+    update.beta2 = hyper.beta2;
+    update.eps = hyper.eps;
+    update.weight_decay = range.decay ? hyper.weight_decay : 0;
+    update.step = applied + 1;
+    update.grad_scale = now.grad_scale;
+    STRATA_RETURN_IF_ERROR(math.AdamW(lane.stream, update));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace strata

@@ -1,0 +1,166 @@
+#include "offload/exec/state_access.h"
+
+#include <algorithm>
+
+#include "common/checked.h"
+#include "common/status.h"
+
+namespace strata {
+namespace {
+
+std::span<float> Floats(std::span<std::byte> bytes, int64_t n) {
+  return {reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(n)};
+}
+
+}  // namespace
+
+// Staging needs one record and one chunk of parameters at once, after the resident states. A plan whose
+// transient host slots are smaller (everything on the device) has chunks small enough: see the planner.
+absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StepPlan& plan,
+                                                                 const ExecutorResources& resources) {
+  auto access = std::unique_ptr<StateAccess>(new StateAccess(plan, resources));
+  int64_t persistent_end = 0;
+  for (const Slot& slot : plan.slots) {
+    if (slot.persistent && slot.tier == Tier::kHost)
+      persistent_end = std::max(persistent_end, slot.offset + slot.bytes);
+  }
+  int64_t elements = 0;
+  bool nvme = false;
+  for (const Slot& slot : plan.slots) nvme |= slot.tier == Tier::kNvme;
+  for (const auto& unit : plan.chunks) {
+    for (const ChunkInfo& chunk : unit) elements = std::max(elements, chunk.end - chunk.begin);
+  }
+  const int64_t record = RoundUp<int64_t>(elements * 12, kSlotAlignment);
+  const int64_t params = RoundUp<int64_t>(elements * SizeOf(plan.compute_dtype), kSlotAlignment);
+  const int64_t begin = RoundUp<int64_t>(persistent_end, kSlotAlignment);
+  if (begin + record + params > static_cast<int64_t>(resources.host->size())) {
+    return absl::InternalError(absl::StrCat("the host arena of ", resources.host->size(),
+                                            " bytes has no room to stage a chunk of ", elements,
+                                            " elements after ", begin, " bytes of resident states"));
+  }
+  std::byte* base = resources.host->data() + begin;
+  access->record_ = {base, static_cast<size_t>(record)};
+  access->params_ = {base + record, static_cast<size_t>(params)};
+  if (nvme) {
+    STRATA_ASSIGN_OR_RETURN(access->engine_, resources.make_engine());
+  }
+  return access;
+}
+
+absl::Status StateAccess::Load(int64_t iterations, const Fill& fill) {
+  for (int unit = 0; unit < static_cast<int>(plan_.chunks.size()); ++unit) {
+    for (int chunk = 0; chunk < static_cast<int>(plan_.chunks[unit].size()); ++chunk) {
+      STRATA_RETURN_IF_ERROR(LoadChunk(unit, chunk, iterations, fill), "loading ",
+                             resources_.layout->units[unit].name, " chunk ", chunk);
+    }
+  }
+  if (resources_.store == nullptr) return absl::OkStatus();
+  return resources_.store->Commit(static_cast<Generation>(iterations));
+}
+
+absl::Status StateAccess::LoadChunk(int unit, int chunk, int64_t iterations, const Fill& fill) {
+  const ChunkInfo& info = plan_.chunks[unit][chunk];
+  const ChunkHome& home = plan_.homes[unit][chunk];
+  const Slot& slot = plan_.slots[home.record_slot];
+  const int64_t n = info.end - info.begin;
+  // A record at home in the host arena is filled in place; the others are staged.
+  std::span<std::byte> memory = record_;
+  if (slot.tier == Tier::kHost) {
+    memory = {resources_.host->data() + slot.offset + home.record_offset, static_cast<size_t>(12 * n)};
+  }
+  const std::span<float> values = Floats(memory, 3 * n);
+  for (const StateClass state : kStateClasses) {
+    STRATA_RETURN_IF_ERROR(fill(unit, state, info.begin, values.subspan(static_cast<size_t>(state) * n, n)));
+  }
+  switch (slot.tier) {
+    case Tier::kHost:
+      break;
+    case Tier::kDevice:
+      STRATA_RETURN_IF_ERROR(resources_.device->CopyToDevice(
+          nullptr, resources_.device->arena() + slot.offset + home.record_offset, memory.data(), 12 * n));
+      break;
+    case Tier::kNvme: {
+      const int64_t stored = static_cast<int64_t>(StoredBytes(static_cast<uint64_t>(12 * n)));
+      std::fill(memory.begin() + 12 * n, memory.begin() + stored, std::byte{0});
+      STRATA_RETURN_IF_ERROR(resources_.store->Write(*engine_, static_cast<ItemId>(home.record_slot),
+                                                     static_cast<Generation>(iterations),
+                                                     memory.first(stored)));
+      break;
+    }
+  }
+  return StoreParams(unit, chunk, iterations, values.data());
+}
+
+absl::Status StateAccess::StoreParams(int unit, int chunk, int64_t iterations, const float* master) {
+  const ChunkInfo& info = plan_.chunks[unit][chunk];
+  const ChunkHome& home = plan_.homes[unit][chunk];
+  const Slot& slot = plan_.slots[home.params_slot];
+  const int64_t n = info.end - info.begin;
+  const int64_t bytes = n * SizeOf(plan_.compute_dtype);
+  std::byte* target =
+      slot.tier == Tier::kHost ? resources_.host->data() + slot.offset + home.params_offset : params_.data();
+  STRATA_RETURN_IF_ERROR(
+      resources_.host_state_ops->CastParams(nullptr, master, target, plan_.compute_dtype, n));
+  switch (slot.tier) {
+    case Tier::kHost:
+      return absl::OkStatus();
+    case Tier::kDevice:
+      return resources_.device->CopyToDevice(
+          nullptr, resources_.device->arena() + slot.offset + home.params_offset, target, bytes);
+    case Tier::kNvme: {
+      const int64_t stored = static_cast<int64_t>(StoredBytes(static_cast<uint64_t>(bytes)));
+      std::fill(target + bytes, target + stored, std::byte{0});
+      return resources_.store->Write(*engine_, static_cast<ItemId>(home.params_slot),
+                                     static_cast<Generation>(iterations),
+                                     {target, static_cast<size_t>(stored)});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
+                               const VisitParams& params) {
+  for (size_t chunk = 0; chunk < plan_.chunks[unit].size(); ++chunk) {
+    const ChunkInfo& info = plan_.chunks[unit][chunk];
+    const int64_t from = std::max(begin, info.begin);
+    const int64_t to = std::min(end, info.end);
+    if (from >= to) continue;
+    const ChunkHome& home = plan_.homes[unit][chunk];
+    const int64_t n = info.end - info.begin;
+    const auto fetch = [&](int32_t slot_index, int64_t offset, int64_t bytes,
+                           std::span<std::byte> staging) -> absl::StatusOr<const std::byte*> {
+      const Slot& slot = plan_.slots[slot_index];
+      switch (slot.tier) {
+        case Tier::kHost:
+          return resources_.host->data() + slot.offset + offset;
+        case Tier::kDevice:
+          STRATA_RETURN_IF_ERROR(resources_.device->CopyToHost(
+              nullptr, staging.data(), resources_.device->arena() + slot.offset + offset, bytes));
+          return staging.data();
+        case Tier::kNvme:
+          STRATA_RETURN_IF_ERROR(resources_.store->Read(
+              *engine_, static_cast<ItemId>(slot_index), static_cast<Generation>(iterations),
+              staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
+          return staging.data();
+      }
+      return absl::InternalError("unknown tier");
+    };
+    STRATA_ASSIGN_OR_RETURN(const std::byte* record,
+                            fetch(home.record_slot, home.record_offset, 12 * n, record_), "reading ",
+                            resources_.layout->units[unit].name, " chunk ", chunk);
+    const float* values = reinterpret_cast<const float*>(record);
+    for (const StateClass state : kStateClasses) {
+      const float* first = values + static_cast<int64_t>(state) * n + (from - info.begin);
+      STRATA_RETURN_IF_ERROR(visit(unit, state, from, {first, static_cast<size_t>(to - from)}));
+    }
+    if (!params) continue;
+    const int64_t size = SizeOf(plan_.compute_dtype);
+    STRATA_ASSIGN_OR_RETURN(const std::byte* low,
+                            fetch(home.params_slot, home.params_offset, n * size, params_));
+    STRATA_RETURN_IF_ERROR(
+        params(unit, from, {low + (from - info.begin) * size, static_cast<size_t>((to - from) * size)}));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace strata

@@ -1,0 +1,59 @@
+// StateAccess: loads the states of a plan into their homes before the first step and reads them back
+// between runs, wherever they live: for initialisation, checkpoints and the state hash.
+//
+// Only while no executor of the plan runs. It needs no memory of its own: staging is the part of the host
+// arena that steps use for transient slots.
+#ifndef OFFLOAD_EXEC_STATE_ACCESS_H_
+#define OFFLOAD_EXEC_STATE_ACCESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "offload/checkpoint/manifest.h"
+#include "offload/exec/executor.h"
+
+namespace strata {
+
+class StateAccess {
+ public:
+  // Fills `out` with the elements [begin, begin + out.size()) of a unit's flat range (padding included:
+  // zero).
+  using Fill = std::function<absl::Status(int unit, StateClass state, int64_t begin, std::span<float> out)>;
+  // Sees elements [begin, begin + values.size()) of a unit.
+  using Visit =
+      std::function<absl::Status(int unit, StateClass state, int64_t begin, std::span<const float> values)>;
+  // The low-precision parameters of [begin, begin + bytes.size() / element size).
+  using VisitParams = std::function<absl::Status(int unit, int64_t begin, std::span<const std::byte> bytes)>;
+
+  // kInternal when the host arena has no room to stage one chunk.
+  static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StepPlan& plan,
+                                                             const ExecutorResources& resources);
+
+  // Every record and every low-precision parameter, as generation `iterations` of the NVMe store.
+  absl::Status Load(int64_t iterations, const Fill& fill);
+
+  // The chunks of `unit` that overlap elements [begin, end), in order; each is visited whole for master, m
+  // and v (clipped to the range), then for the low-precision parameters when `params` is given.
+  absl::Status Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
+                    const VisitParams& params);
+
+ private:
+  StateAccess(const StepPlan& plan, const ExecutorResources& resources)
+      : plan_(plan), resources_(resources) {}
+
+  absl::Status LoadChunk(int unit, int chunk, int64_t iterations, const Fill& fill);
+  absl::Status StoreParams(int unit, int chunk, int64_t iterations, const float* master);
+
+  const StepPlan& plan_;
+  const ExecutorResources resources_;
+  std::unique_ptr<IoEngine> engine_;
+  std::span<std::byte> record_;  // staging of one chunk's record, rounded to the store's blocks
+  std::span<std::byte> params_;  // staging of one chunk's parameters
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_EXEC_STATE_ACCESS_H_

@@ -1,0 +1,62 @@
+// What a trainer gives the executor: batches, hyper-parameters, and an ear for finished steps.
+#ifndef OFFLOAD_EXEC_STEP_SOURCE_H_
+#define OFFLOAD_EXEC_STEP_SOURCE_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "offload/plan/step_plan.h"
+
+namespace strata {
+
+struct AdamWHyper {
+  double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+};
+
+// Busy, waiting and moved by one lane in one step.
+struct LaneStats {
+  int64_t busy_nanos = 0;
+  int64_t bytes = 0;
+  // Waiting for an operation of another lane, by that lane's kind (index: LaneKind).
+  std::array<int64_t, 7> wait_nanos{};
+};
+
+struct StepResult {
+  int64_t step = 0;  // 0-based: this step took the states from `step` to `step + 1` iterations
+  int64_t applied_steps =
+      0;                 // optimizer updates applied so far, this step included; bias correction counts these
+  double loss_sum = 0;   // of unmasked tokens
+  double tokens = 0;     // unmasked
+  float loss = 0;        // loss_sum / tokens
+  double grad_norm = 0;  // before clipping; of the mean loss
+  double lr = 0;
+  bool skipped = false;                                // a gradient was not finite: nothing changed
+  std::string bad_tensor;                              // skipped: the first tensor with a non-finite gradient
+  int64_t wall_nanos = 0;                              // since the previous step's end
+  std::vector<LaneStats> lanes;                        // by index into StepPlan::lanes
+  std::array<int64_t, kTierCount> high_water_bytes{};  // end of the highest slot that was handed out so far
+  std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};
+};
+
+// Calls come from lane threads, one at a time per function; Hyper may be called by several at once.
+class StepSource {
+ public:
+  virtual ~StepSource() = default;
+  // Tokens and targets [micro_batch * seq] each of micro-batch `micro_batch` of step `step`.
+  virtual absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
+                                 std::span<int32_t> targets) = 0;
+  // 1 / unmasked tokens of the whole step: what makes the loss a mean over tokens, not over micro-batches.
+  virtual double GradientScale(int64_t step) = 0;
+  // Pure: hyper-parameters of the update that makes `applied` updates `applied + 1`.
+  virtual AdamWHyper Hyper(int64_t applied) const = 0;
+  // After COMMIT. False: start no further step (those already started still finish).
+  virtual bool OnStep(const StepResult& result) = 0;
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_EXEC_STEP_SOURCE_H_

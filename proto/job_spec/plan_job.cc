@@ -1,0 +1,191 @@
+#include "proto/job_spec/plan_job.h"
+
+#include <string>
+#include <utility>
+
+#include "common/bytes.h"
+#include "common/checked.h"
+#include "common/fd.h"
+#include "common/status.h"
+#include "offload/checkpoint/export.h"
+#include "offload/exec/trace.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kConfigLimitBytes = 1 << 20;
+// An auto budget on a machine of unknown size: more than any job takes, small enough for sums of budgets.
+constexpr int64_t kUnlimitedBytes = int64_t{1} << 50;
+
+std::optional<Tier> TierOf(v1::Tier tier) {
+  switch (tier) {
+    case v1::TIER_DEVICE: return Tier::kDevice;
+    case v1::TIER_HOST: return Tier::kHost;
+    case v1::TIER_NVME: return Tier::kNvme;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<Mode> ModeOf(v1::Mode mode) {
+  switch (mode) {
+    case v1::MODE_SYNC: return Mode::kSync;
+    case v1::MODE_OVERLAP: return Mode::kOverlap;
+    case v1::MODE_FORWARD_OVERLAP: return Mode::kForwardOverlap;
+    default: return std::nullopt;
+  }
+}
+
+std::optional<Recompute> RecomputeOf(v1::Recompute recompute) {
+  switch (recompute) {
+    case v1::RECOMPUTE_NONE: return Recompute::kNone;
+    case v1::RECOMPUTE_FULL: return Recompute::kFull;
+    default: return std::nullopt;
+  }
+}
+
+v1::Mode ToProto(Mode mode) {
+  switch (mode) {
+    case Mode::kSync: return v1::MODE_SYNC;
+    case Mode::kOverlap: return v1::MODE_OVERLAP;
+    case Mode::kForwardOverlap: return v1::MODE_FORWARD_OVERLAP;
+  }
+  return v1::MODE_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
+  if (spec.model().has_from()) {
+    const std::string path = spec.model().from() + "/config.json";
+    STRATA_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kConfigLimitBytes), "model.from");
+    auto config = ParseHuggingFaceConfig(json);
+    if (!config.ok()) return Annotate(config.status(), absl::StrCat("model.from: ", path));
+    return config;
+  }
+  const v1::ModelConfig& from = spec.model().config();
+  ModelConfig config;
+  config.architecture = from.architecture() == v1::ARCHITECTURE_GPT2 ? Architecture::kGpt2 : Architecture::kLlama;
+  config.layers = from.layers();
+  config.hidden = from.hidden();
+  config.heads = from.heads();
+  config.kv_heads = from.kv_heads();
+  config.head_dim = from.head_dim();
+  config.ffn = from.ffn();
+  config.vocab = from.vocab();
+  config.max_seq = from.max_seq();
+  if (config.architecture == Architecture::kLlama) {
+    config.activation = Activation::kSwiglu;
+  } else {
+    config.activation =
+        from.activation() == v1::ACTIVATION_GELU_ERF ? Activation::kGeluErf : Activation::kGeluTanh;
+  }
+  config.norm_eps = from.norm_eps();
+  config.rope_theta = from.rope_theta();
+  config.tied_head = from.tied_head();
+  return config;
+}
+
+absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(spec));
+  const DType dtype = spec.training().precision() == v1::PRECISION_FP32 ? DType::kF32 : DType::kBF16;
+  return BuildModelLayout(config, dtype, spec.training().micro_batch(), spec.data().seq_len());
+}
+
+v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
+  const auto choose = [](int64_t wanted, int64_t limit) {
+    return wanted > 0 ? wanted : (limit > 0 ? limit : kUnlimitedBytes);
+  };
+  v1::ResourceRequest budget;
+  budget.set_device_bytes(choose(spec.memory().device(), limits.device_bytes()));
+  budget.set_host_bytes(choose(spec.memory().host(), limits.host_bytes()));
+  budget.set_nvme_bytes(choose(spec.memory().nvme(), limits.nvme_bytes()));
+  return budget;
+}
+
+PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout, const v1::ResourceRequest& budget) {
+  const v1::MemorySpec& memory = spec.memory();
+  PlanRequest request;
+  request.layout = &layout;
+  request.micro_batches = spec.training().global_batch() / spec.training().micro_batch();
+  request.clip = spec.training().grad_clip() > 0;
+  request.budget = {budget.device_bytes(), budget.host_bytes(), budget.nvme_bytes()};
+  request.params = TierOf(memory.placement().params());
+  request.gradients = TierOf(memory.placement().gradients());
+  request.optimizer = TierOf(memory.placement().optimizer());
+  request.activations = TierOf(memory.placement().activations());
+  request.recompute = RecomputeOf(memory.recompute());
+  request.mode = ModeOf(memory.mode());
+  request.prefetch_depth = memory.prefetch_depth();
+  // `chunk` is the size of a chunk's fp32 elements; the engine counts elements, in whole NVMe blocks.
+  request.chunk_elements = memory.chunk() > 0 ? RoundUp<int64_t>(CeilDiv<int64_t>(memory.chunk(), 4), 4096) : 0;
+  request.io_threads = memory.io_threads();
+  return request;
+}
+
+v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const v1::ResourceRequest& budget) {
+  v1::JobPlan plan;
+  plan.set_fits(true);
+  const int64_t budgets[kTierCount] = {budget.device_bytes(), budget.host_bytes(), budget.nvme_bytes()};
+  plan.mutable_resources()->set_device_bytes(planned.peak_bytes[0]);
+  plan.mutable_resources()->set_host_bytes(planned.peak_bytes[1]);
+  plan.mutable_resources()->set_nvme_bytes(planned.peak_bytes[2]);
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    v1::TierRow* row = plan.add_tiers();
+    row->set_tier(Name(static_cast<Tier>(tier)));
+    row->set_budget_bytes(budgets[tier]);
+    row->set_peak_bytes(planned.peak_bytes[tier]);
+    row->set_minimum_bytes(planned.minimum_bytes[tier]);
+    row->set_read_bytes_per_step(planned.read_bytes[tier]);
+    row->set_written_bytes_per_step(planned.written_bytes[tier]);
+  }
+  static constexpr const char* kClasses[] = {"params", "gradients", "optimizer", "activations"};
+  for (size_t i = 0; i < planned.placement.size(); ++i) {
+    v1::PlacementRow* row = plan.add_placement();
+    row->set_what(kClasses[i]);
+    row->set_device_bytes(planned.placement[i][0]);
+    row->set_host_bytes(planned.placement[i][1]);
+    row->set_nvme_bytes(planned.placement[i][2]);
+  }
+  for (const LaneEstimate& lane : planned.lanes) {
+    v1::LaneRow* row = plan.add_lanes();
+    row->set_lane(LaneName(lane.lane));
+    row->set_operations(lane.operations);
+    row->set_bytes(lane.bytes);
+    row->set_busy_ms(lane.busy_seconds * 1e3);
+  }
+  bool recomputes = false;
+  for (const Op& op : planned.train.ops) recomputes |= op.kind == OpKind::kRecompute;
+  plan.set_recompute(recomputes ? v1::RECOMPUTE_FULL : v1::RECOMPUTE_NONE);
+  plan.set_mode(ToProto(planned.choice.mode));
+  plan.set_micro_batch(static_cast<int32_t>(layout.micro_batch));
+  plan.set_prefetch_depth(planned.choice.prefetch_depth);
+  plan.set_chunk_elements(planned.choice.chunk_elements);
+  plan.set_parameters(layout.parameter_count());
+  const auto nanos = static_cast<int64_t>(planned.step_seconds * 1e9);
+  plan.mutable_step_time()->set_seconds(nanos / 1'000'000'000);
+  plan.mutable_step_time()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
+  if (!planned.lanes.empty()) plan.set_binding_lane(LaneName(planned.train.lanes[planned.binding_lane]));
+  for (const std::string& note : planned.notes) plan.add_notes(note);
+  return plan;
+}
+
+absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
+  STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, ModelLayoutOf(spec));
+  const v1::ResourceRequest budget = BudgetOf(spec, limits);
+  STRATA_ASSIGN_OR_RETURN(const auto outcome, MakePlan(PlanRequestOf(spec, layout, budget)));
+  if (const auto* planned = std::get_if<PlannedJob>(&outcome)) return ToProto(*planned, layout, budget);
+  const auto& shortfall = std::get<PlanShortfall>(outcome);
+  v1::JobPlan plan;
+  plan.set_fits(false);
+  plan.set_parameters(layout.parameter_count());
+  v1::Shortfall* row = plan.add_shortfalls();
+  row->set_resource(Name(shortfall.tier));
+  row->set_scope("rank");
+  row->set_requested(shortfall.needed_bytes);
+  row->set_free(shortfall.budget_bytes);
+  row->set_total(shortfall.budget_bytes);
+  row->set_remedy(shortfall.remedy);
+  return plan;
+}
+
+}  // namespace strata
