@@ -92,7 +92,8 @@ bool Executor::IsDeviceLane(const Lane& lane) const {
 
 absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& counters) {
   if (steps <= 0) return absl::OkStatus();
-  const int64_t first = counters.iterations;
+  const int64_t first = plan_.kind == PlanKind::kTrain ? counters.iterations : 0;
+  eval_generation_ = counters.iterations;
   {
     MutexLock lock(mu_);
     STRATA_RETURN_IF_ERROR(failure_, "an earlier run failed");
@@ -115,8 +116,10 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   for (Thread& thread : threads) thread.Join();
 
   MutexLock lock(mu_);
-  counters.iterations = committed_;
-  counters.applied_steps = applied_base_ + (committed_ - first) - skipped_;
+  if (plan_.kind == PlanKind::kTrain) {
+    counters.iterations = committed_;
+    counters.applied_steps = applied_base_ + (committed_ - first) - skipped_;
+  }
   return failure_;
 }
 

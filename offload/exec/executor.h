@@ -71,9 +71,10 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Runs up to `steps` further steps from `counters` and brings `counters` up to date. Returns when every
-  // lane is idle and every started step is committed. Blocking; one caller at a time. `source` is called by
-  // lane threads.
+  // A training plan: runs up to `steps` further steps from `counters` and brings `counters` up to date. An
+  // eval plan: runs steps 0 .. steps-1 on the states that `counters` stands for and changes nothing. Returns
+  // when every lane is idle and every started step is committed. Blocking; one caller at a time. `source` is
+  // called by lane threads.
   absl::Status Run(StepSource& source, int64_t steps, TrainerCounters& counters);
 
   const StepPlan& plan() const { return plan_; }
@@ -146,7 +147,13 @@ class Executor {
   StepState states_[2];
   std::vector<std::atomic<bool>> slot_touched_;
   int64_t last_commit_nanos_ = 0;
+  // The NVMe store's generation at the start of `step`.
+  int64_t GenerationAt(int64_t step) const {
+    return plan_.kind == PlanKind::kTrain ? step : eval_generation_;
+  }
+
   // Of the current run.
+  int64_t eval_generation_ = 0;
   int64_t first_step_ = 0;
   int64_t applied_base_ = 0;
   std::atomic<int64_t> skipped_ = 0;

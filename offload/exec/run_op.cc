@@ -95,7 +95,7 @@ absl::Status Executor::RunIo(LaneState& lane, const Op& op, int64_t step) {
   const Operand& item = op.operands[read ? 0 : 1];
   const Operand& memory = op.operands[read ? 1 : 0];
   const auto id = static_cast<ItemId>(item.slot);
-  const auto generation = static_cast<Generation>(step + item.content.updates);
+  const auto generation = static_cast<Generation>(GenerationAt(step) + item.content.updates);
   slot_touched_[item.slot].store(true, std::memory_order_relaxed);
   const std::span<std::byte> bytes(Pointer(memory), static_cast<size_t>(memory.bytes));
   return read ? resources_.store->Read(*lane.engine, id, generation, bytes)
