@@ -33,7 +33,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/clock.h"
-#include "common/fd.h"
 #include "common/mutex.h"
 #include "offload/io/io_engine.h"
 #include "offload/store/latency_histogram.h"
@@ -143,24 +142,38 @@ class NvmeStore {
     uint32_t scratch_extent = 0;
     std::vector<Version> versions;  // Oldest first; scratch items have at most one.
   };
-  // What a transfer needs once the lock is released.
-  struct Lease {
-    uint32_t item;
+  // What a transfer needs while the lock is not held.
+  struct ReadLease {
     uint32_t extent;
     uint32_t crc;
     uint64_t offset;
   };
+  struct WriteLease {
+    uint32_t item;
+    uint64_t offset;
+  };
+  // What a read cost.
+  struct Transfer {
+    uint64_t bytes = 0, retries = 0, checksum_errors = 0;
+  };
 
   NvmeStore(NvmeStoreOptions options, Clock& clock, StoreFolder folder);
   void AssignExtents(const StoreLayout& layout);
-  absl::StatusOr<Lease> BeginRead(ItemId id, Generation expected, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndRead(const Lease& lease) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<Lease> BeginWrite(ItemId id, Generation generation, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndWrite(const Lease& lease, Generation generation, bool ok, uint32_t crc) ABSL_LOCKS_EXCLUDED(mu_);
-  absl::StatusOr<uint32_t> TakeExtent(const Item& item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Begin finds or takes the extent and protects it; End makes the result known.
+  absl::StatusOr<ReadLease> BeginRead(ItemId id, Generation expected, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndRead(const ReadLease& lease, const Transfer& transfer, bool ok) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<WriteLease> BeginWrite(ItemId id, Generation generation, size_t size)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void EndWrite(const WriteLease& lease, Generation generation, size_t size, uint32_t crc, bool ok)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<uint32_t> TakeExtent(const Item& item, Generation generation)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FreeExtent(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Frees it now, or when its last reader is done.
+  void RetireExtent(uint32_t extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static const Version* Newest(const Item& item);  // Complete; nullptr when there is none.
   absl::StatusOr<uint32_t> Find(ItemId id) const;
-  std::string Describe(uint32_t item) const;
+  std::string Describe(ItemId item, Generation generation) const;
 
   const NvmeStoreOptions options_;
   Clock& clock_;

@@ -11,6 +11,7 @@
 #define OFFLOAD_STORE_STORE_FOLDER_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/fd.h"

@@ -47,8 +47,13 @@ constexpr uint64_t StoredBytes(uint64_t bytes) {
   return (bytes + kStoreBlockBytes - 1) / kStoreBlockBytes * kStoreBlockBytes;
 }
 
+// Extents for `items` versioned items of one stored size.
+constexpr uint64_t ClassExtents(uint64_t items, uint64_t write_ahead_items) {
+  return 2 * items + (items < write_ahead_items ? items : write_ahead_items);
+}
+
 // Exactly the bytes the store preallocates, and its peak: for n versioned items of stored size s,
-//   s * (2 n + min(n, write_ahead_items)),
+//   s * ClassExtents(n, write_ahead_items) = s * (2 n + min(n, write_ahead_items)),
 // and s for each scratch item. It is the least that is safe: until Commit(t) every item keeps its committed
 // version (for a rollback) and its version of step t (for step t+1), and each item written ahead one more.
 // Items of one stored size share their extents. kInvalidArgument: an id twice, a size of 0, or a sum above

@@ -1,0 +1,199 @@
+// The store on a disk that fails or lies: nothing wrong is ever returned as good, and everything fails
+// cleanly.
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/random.h"
+#include "common/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "offload/io/faulty_io_engine.h"
+#include "offload/store/nvme_store.h"
+#include "offload/store/store_test_util.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kItems = 4;
+constexpr uint64_t kItemBytes = 6 * 4096;
+constexpr uint64_t kSteps = 3;
+
+class FaultyStore {
+ public:
+  explicit FaultyStore(const std::string& name) : path_(StoreTestFolder(name)) {
+    StoreLayout layout;
+    for (uint32_t i = 0; i < kItems; ++i) layout.items.push_back({ItemId{i}, kItemBytes});
+    auto store = NvmeStore::Open({.path = path_, .owner = "job", .block_bytes = 2 * 4096}, layout);
+    EXPECT_TRUE(store.ok()) << store.status();
+    store_ = std::move(*store);
+    engine_ = MakeFaultyIoEngine(StoreTestEngine(), plan_);
+  }
+
+  absl::Status Write(uint32_t item, uint64_t generation) {
+    StoreBuffer data(kItemBytes);
+    data.Fill(item, generation);
+    return store_->Write(*engine_, ItemId{item}, Generation{generation}, data.span());
+  }
+
+  // kUnknown when wrong bytes were returned as good.
+  absl::Status Check(uint32_t item, uint64_t generation) {
+    StoreBuffer expected(kItemBytes), got(kItemBytes);
+    expected.Fill(item, generation);
+    absl::Status status = store_->Read(*engine_, ItemId{item}, Generation{generation}, got.span());
+    if (status.ok() && !(got == expected)) return absl::UnknownError("wrong bytes were returned as good");
+    return status;
+  }
+
+  // Load, then steps that read all and write all; the first error ends it.
+  absl::Status Train() {
+    for (uint32_t i = 0; i < kItems; ++i) STRATA_RETURN_IF_ERROR(Write(i, 0));
+    STRATA_RETURN_IF_ERROR(store_->Commit(Generation{0}));
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      for (uint32_t i = 0; i < kItems; ++i) {
+        STRATA_RETURN_IF_ERROR(Check(i, step - 1));
+        STRATA_RETURN_IF_ERROR(Write(i, step));
+      }
+      STRATA_RETURN_IF_ERROR(store_->Commit(Generation{step}));
+    }
+    for (uint32_t i = 0; i < kItems; ++i) STRATA_RETURN_IF_ERROR(Check(i, kSteps));
+    return absl::OkStatus();
+  }
+
+  const std::string path_;
+  FaultPlan plan_;
+  std::unique_ptr<NvmeStore> store_;
+  std::unique_ptr<IoEngine> engine_;
+};
+
+// Fails request N for N = 0, 1, 2, ... until no fault fires any more: every request of the run was failed
+// once.
+void FailEveryRequest(FaultKind kind, const std::function<void(FaultyStore&, const absl::Status&)>& check) {
+  uint64_t fired = 0;
+  for (uint64_t nth = 0;; ++nth) {
+    SCOPED_TRACE(std::string(FaultKindName(kind)) + " at request " + std::to_string(nth));
+    FaultyStore store("fault");
+    store.plan_.Arm({.kind = kind, .nth = nth, .seed = nth});
+    const absl::Status status = store.Train();
+    if (store.plan_.fired() == 0) {
+      EXPECT_TRUE(status.ok()) << status;
+      break;
+    }
+    ++fired;
+    check(store, status);
+    // The store goes on: what failed is written and read again.
+    store.plan_.Disarm();
+    const uint64_t committed =
+        store.store_->committed().has_value() ? static_cast<uint64_t>(*store.store_->committed()) : 0;
+    ASSERT_TRUE(store.store_->Rollback().ok());
+    for (uint64_t step = committed + 1; step < committed + 3; ++step) {
+      for (uint32_t i = 0; i < kItems; ++i) ASSERT_TRUE(store.Write(i, step).ok());
+      ASSERT_TRUE(store.store_->Commit(Generation{step}).ok());
+      for (uint32_t i = 0; i < kItems; ++i) ASSERT_TRUE(store.Check(i, step).ok());
+    }
+    ASSERT_TRUE(std::move(*store.store_).Close().ok());
+    ASSERT_TRUE(std::filesystem::is_empty(store.path_));
+  }
+  printf("%s: %lu requests failed in turn\n", FaultKindName(kind), fired);
+  const uint64_t requests_per_pass = kItems * 3;
+  EXPECT_GE(fired, kSteps * requests_per_pass) << "a fault never fired";
+}
+
+TEST(NvmeStoreFault, EveryFailedReadIsTypedAndNamesItsPlace) {
+  FailEveryRequest(FaultKind::kReadError, [](FaultyStore& store, const absl::Status& status) {
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("NVMe item "));
+    EXPECT_THAT(status.message(), HasSubstr("at offset "));
+    EXPECT_THAT(status.message(), HasSubstr(store.path_));
+    EXPECT_THAT(status.message(), HasSubstr("errno 5"));
+    EXPECT_EQ(store.store_->counters().read_errors, 1);
+  });
+}
+
+TEST(NvmeStoreFault, EveryFailedWriteIsTypedAndLeavesTheCommittedState) {
+  FailEveryRequest(FaultKind::kWriteError, [](FaultyStore& store, const absl::Status& status) {
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("writing 8192 bytes at offset "));
+    EXPECT_EQ(store.store_->counters().write_errors, 1);
+    if (!store.store_->committed().has_value()) return;
+    store.plan_.Disarm();
+    EXPECT_TRUE(store.store_->Rollback().ok());
+    for (uint32_t i = 0; i < kItems; ++i) {
+      EXPECT_TRUE(store.Check(i, static_cast<uint64_t>(*store.store_->committed())).ok());
+    }
+  });
+}
+
+TEST(NvmeStoreFault, EveryTransferFaultOfAReadIsHealedByTheRepeat) {
+  for (const FaultKind kind : {FaultKind::kReadFlip, FaultKind::kReadShort, FaultKind::kReadMisdirected}) {
+    FailEveryRequest(kind, [](FaultyStore& store, const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(store.store_->counters().checksum_errors, 1);
+      EXPECT_EQ(store.store_->counters().retries, 1);
+      EXPECT_EQ(store.store_->counters().read_errors, 0);
+    });
+  }
+}
+
+TEST(NvmeStoreFault, AFaultThatStaysIsDataLossAndNamesEverything) {
+  for (const FaultKind kind : {FaultKind::kReadFlip, FaultKind::kReadShort, FaultKind::kReadMisdirected}) {
+    SCOPED_TRACE(FaultKindName(kind));
+    FaultyStore store("stays");
+    store.plan_.Arm({.kind = kind, .nth = 20, .count = UINT64_MAX});
+    const absl::Status status = store.Train();
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(status.message(), HasSubstr("NVMe item "));
+    EXPECT_THAT(status.message(), HasSubstr("generation "));
+    EXPECT_THAT(status.message(), HasSubstr(" bytes at offset "));
+    EXPECT_THAT(status.message(), HasSubstr(store.path_));
+    EXPECT_THAT(status.message(), HasSubstr("expected "));
+    EXPECT_THAT(status.message(), HasSubstr("attempt 2"));
+    EXPECT_EQ(store.store_->counters().checksum_errors, 2);
+  }
+}
+
+// Two hundred silent faults at random places: each either shows as kDataLoss or did no harm to what is read;
+// wrong bytes never come back as good, and each is noticed by the checksum before that data is used.
+TEST(NvmeStoreFault, TwoHundredRandomSilentFaultsAreAllDetected) {
+  constexpr FaultKind kKinds[] = {
+      FaultKind::kReadFlip,  FaultKind::kReadShort, FaultKind::kReadMisdirected, FaultKind::kWriteFlip,
+      FaultKind::kWriteTorn, FaultKind::kWriteLost, FaultKind::kWriteMisdirected};
+  const uint64_t seed = std::random_device{}();
+  printf("seed %lu\n", seed);
+  const CounterRandom random(seed, 0);
+  constexpr uint64_t kRequests = (kSteps + 1) * kItems * 3;
+  FaultyStore clean("clean");
+  clean.plan_.Arm({.kind = FaultKind::kReadError, .nth = UINT64_MAX});
+  ASSERT_TRUE(clean.Train().ok());
+  ASSERT_EQ(clean.plan_.reads(), kRequests);
+  ASSERT_EQ(clean.plan_.writes(), kRequests);
+  int failed = 0, healed = 0;
+  for (uint64_t i = 0; i < 200; ++i) {
+    const FaultKind kind = kKinds[random.Below(2 * i, std::size(kKinds))];
+    const uint64_t nth = random.Below(2 * i + 1, kRequests);
+    SCOPED_TRACE("seed " + std::to_string(seed) + " injection " + std::to_string(i) + ": " +
+                 FaultKindName(kind) + " at request " + std::to_string(nth));
+    FaultyStore store("random");
+    store.plan_.Arm({.kind = kind, .nth = nth, .seed = i});
+    const absl::Status status = store.Train();
+    ASSERT_EQ(store.plan_.fired(), 1);
+    ASSERT_GE(store.store_->counters().checksum_errors, 1) << "not noticed: " << status;
+    if (IsReadFault(kind)) {
+      ASSERT_TRUE(status.ok()) << status;
+      ++healed;
+    } else {
+      ASSERT_TRUE(absl::IsDataLoss(status)) << status;
+      ++failed;
+    }
+  }
+  printf("200 faults: %d healed by a repeat, %d reported as data loss, 0 unnoticed\n", healed, failed);
+}
+
+}  // namespace
+}  // namespace strata
