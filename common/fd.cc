@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -96,6 +97,17 @@ absl::Status MakeDirectories(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return ErrnoStatus(error.value(), absl::StrCat("creating directory ", path));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error) return ErrnoStatus(error.value(), absl::StrCat("listing ", path));
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 absl::Status RemoveTree(const std::string& path) {

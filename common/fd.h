@@ -6,6 +6,7 @@
 #include <string>
 #include "absl/strings/string_view.h"
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -47,6 +48,9 @@ absl::Status SyncDirectory(const std::string& path);
 
 // mkdir -p; existing directories are fine.
 absl::Status MakeDirectories(const std::string& path);
+
+// The names in a folder, without "." and "..", sorted.
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
 
 // rm -rf; a missing path is fine.
 absl::Status RemoveTree(const std::string& path);

@@ -1,0 +1,39 @@
+// What this machine can give to jobs.
+#ifndef WORKER_AGENT_MACHINE_H_
+#define WORKER_AGENT_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/strata/v1/fleet.pb.h"
+#include "worker/agent/options.h"
+
+namespace strata {
+
+// Memory this process may use: the machine's, or its control group's limit where that is lower.
+absl::StatusOr<int64_t> AvailableMemoryBytes();
+
+// CPUs this process may run on.
+int AvailableCpus();
+
+struct Machine {
+  v1::Capacity capacity;
+  std::string io_backend;      // what trainers will use for NVMe: io_uring or threads
+  std::string io_backend_why;  // "" for the best one
+};
+
+// Capacity by the options, derived where they say so; probes the NVMe path by writing to it. Errors name the
+// flag to change.
+absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
+
+// Free bytes of the NVMe path now, into its volume in `capacity`. Cheap; for every Sync.
+void RefreshFreeBytes(v1::Capacity* capacity);
+
+// Raises the soft limit of open files to the hard one.
+absl::Status RaiseFileLimit();
+
+}  // namespace strata
+
+#endif  // WORKER_AGENT_MACHINE_H_

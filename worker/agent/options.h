@@ -1,0 +1,45 @@
+// What a worker agent is told: flags, their defaults and their checks.
+#ifndef WORKER_AGENT_OPTIONS_H_
+#define WORKER_AGENT_OPTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace strata {
+
+struct AgentOptions {
+  std::string server;     // address of the coordinator as gRPC takes it
+  std::string worker_id;  // default: the host's name
+  std::string state_dir;
+  std::string nvme_path;  // default: <state_dir>/nvme
+  std::string
+      checkpoint_root;  // default: <state_dir>/checkpoints; shared storage when there are several workers
+  int64_t device_bytes = 0;                              // 0: 25 % of the memory this process may have
+  int64_t host_bytes = 0;                                // 0: 60 % of it
+  int64_t nvme_bytes = 0;                                // 0: 80 % of what is free at start
+  std::string trainer;                                   // default: strata_trainer near this executable
+  absl::Duration stop_grace = absl::Seconds(10);         // STOP message to SIGTERM
+  absl::Duration checkpoint_grace = absl::Seconds(120);  // CHECKPOINT_AND_STOP to STOP
+  bool trace = false;       // every attempt writes <checkpoint_root>/<job_uid>/trace-<attempt>-<rank>.json
+  bool state_hash = false;  // every step's metrics carry a hash of the whole training state
+  bool check_config = false;
+};
+
+// nullopt when only help was asked for (and printed). kInvalidArgument names the flag.
+absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const char* const* argv);
+
+// Fills in defaults, makes paths absolute and checks every value. Touches nothing on disk.
+absl::Status ResolveAgentOptions(AgentOptions* options);
+
+// Makes and checks the folders and finds the trainer; errors name the flag and a remedy. With check_config
+// nothing is made: a folder that is not there yet is fine when it could stand there.
+absl::Status PreparePaths(AgentOptions* options);
+
+}  // namespace strata
+
+#endif  // WORKER_AGENT_OPTIONS_H_
