@@ -1,0 +1,459 @@
+#include "worker/trainer/trainer.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/fd.h"
+#include "common/status.h"
+#include "nlohmann/json.hpp"
+#include "offload/checkpoint/export.h"
+#include "proto/job_spec/plan_job.h"
+#include "proto/job_spec/validate.h"
+#include "spdlog/spdlog.h"
+#include "worker/data/tokenizer.h"
+#include "worker/trainer/failure.h"
+
+namespace strata {
+namespace {
+
+constexpr int kAgentGoneExitCode = 75;  // sysexits' EX_TEMPFAIL: another attempt may work
+
+// Runs the eval windows, in order, as micro-batches; rows past the last window are masked.
+class EvalSource : public StepSource {
+ public:
+  EvalSource(const EvalWindows& windows, int64_t micro_batch, int64_t seq)
+      : windows_(windows), micro_batch_(micro_batch), seq_(seq) {}
+
+  int64_t steps() const { return (windows_.count() + micro_batch_ - 1) / micro_batch_; }
+  double loss() const { return tokens_ > 0 ? sum_ / tokens_ : 0; }
+
+  absl::Status FillBatch(int64_t step, int64_t, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+    const int64_t first = step * micro_batch_;
+    const int64_t count = std::min(micro_batch_, windows_.count() - first);
+    std::fill(tokens.begin() + count * seq_, tokens.end(), 0);
+    std::fill(targets.begin() + count * seq_, targets.end(), -1);
+    return windows_.Read(first, count, tokens.first(count * seq_), targets.first(count * seq_));
+  }
+  double GradientScale(int64_t) override { return 0; }
+  AdamWHyper Hyper(int64_t) const override { return {}; }
+  bool OnStep(const StepResult& result) override {
+    sum_ += result.loss_sum;
+    tokens_ += result.tokens;
+    return true;
+  }
+
+ private:
+  const EvalWindows& windows_;
+  const int64_t micro_batch_;
+  const int64_t seq_;
+  double sum_ = 0;
+  double tokens_ = 0;
+};
+
+}  // namespace
+
+Trainer::~Trainer() {
+  if (listener_.joinable()) listener_.Join();
+}
+
+int Trainer::Run() {
+  v1::AgentMessage first;
+  if (absl::Status status = channel_.Receive(&first); !status.ok() || !first.has_task()) {
+    spdlog::error("trainer: no task from the agent: {}", status.ToString());
+    return kAgentGoneExitCode;
+  }
+  task_ = first.task();
+  files_ = &FileOps::Real();
+  listener_ = Thread("agent-messages", [this] { Listen(); });
+
+  v1::TrainerMessage last;
+  v1::TrainerDone& done = *last.mutable_done();
+  absl::Status status = RunTask(done);
+  if (engine_ != nullptr) {
+    absl::Status closed = engine_->Close();
+    if (status.ok()) status = closed;
+  }
+  if (!status.ok()) {
+    done.set_finished(false);
+    v1::Failure& failure = *done.mutable_failure();
+    failure.set_cause(CauseOf(status));
+    failure.set_attempt(task_.attempt());
+    failure.set_rank(task_.rank());
+    failure.set_message(std::string(status.message()));
+    spdlog::error("trainer: {}", status.ToString());
+  }
+  {
+    MutexLock lock(mu_);
+    ended_ = true;
+  }
+  if (absl::Status sent = channel_.Send(last); !sent.ok()) {
+    spdlog::error("trainer: the agent is gone: {}", sent.ToString());
+    return kAgentGoneExitCode;
+  }
+  channel_.Shutdown();
+  listener_.Join();
+  return status.ok() ? 0 : 1;
+}
+
+// Runs on its own thread. An agent that is gone ends the process at once: a later attempt may already own the
+// job, so nothing more may be written or committed.
+void Trainer::Listen() {
+  while (true) {
+    v1::AgentMessage message;
+    const absl::Status status = channel_.Receive(&message);
+    MutexLock lock(mu_);
+    if (!status.ok()) {
+      if (ended_) return;
+      spdlog::error("trainer: the agent is gone, stopping: {}", status.ToString());
+      _exit(kAgentGoneExitCode);
+    }
+    if (message.has_want()) want_ = message.want();
+    if (message.has_committed()) {
+      ++commits_answered_;
+      if (!message.committed().ok()) commit_error_ = message.committed().error();
+    }
+    changed_.SignalAll();
+  }
+}
+
+bool Trainer::StopWanted() {
+  MutexLock lock(mu_);
+  return want_.has_value() || !commit_error_.empty();
+}
+
+void Trainer::SendPhase(const std::string& phase) {
+  v1::TrainerMessage message;
+  message.mutable_phase()->set_phase(phase);
+  message.mutable_phase()->set_step(counters_.iterations);
+  if (engine_ != nullptr) message.mutable_phase()->set_io_backend(engine_->Backends());
+  // An agent that is gone is noticed, and acted upon, by Listen.
+  (void)channel_.Send(message);
+}
+
+absl::Status Trainer::RunTask(v1::TrainerDone& done) {
+  SendPhase("PREPARING");
+  STRATA_RETURN_IF_ERROR(Prepare());
+  STRATA_RETURN_IF_ERROR(LoadStates());
+  STRATA_RETURN_IF_ERROR(TrainToEnd());
+  std::optional<v1::DesiredTask::Want> want;
+  {
+    MutexLock lock(mu_);
+    if (!commit_error_.empty()) return absl::AbortedError(absl::StrCat("the coordinator refused a checkpoint: ", commit_error_));
+    want = want_;
+  }
+  const bool finished = counters_.iterations == task_.spec().training().steps();
+  if (finished) STRATA_RETURN_IF_ERROR(Evaluate());
+  // Stopped before the end without a wish for a checkpoint: what is committed already is all there is.
+  if (finished || want == v1::DesiredTask::CHECKPOINT_AND_STOP) {
+    if (last_checkpoint_ != counters_.iterations) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
+    STRATA_RETURN_IF_ERROR(WaitForCommit());
+  }
+  std::string trace = task_.trace_path();
+  if (trace.empty()) trace = absl::StrCat(task_.checkpoint_dir(), "/trace-", task_.attempt(), ".json");
+  STRATA_RETURN_IF_ERROR(WriteChromeTrace(trace, engine_->train().plan(), engine_->train().traces()), "trace");
+  result_.set_trace_path(trace);
+  result_.set_train_loss(last_loss_);
+  done.set_finished(finished);
+  *done.mutable_result() = result_;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Prepare() {
+  v1::JobSpec& spec = *task_.mutable_spec();
+  ApplyDefaults(spec);
+  if (const auto violations = Validate(spec); !violations.empty()) {
+    return absl::InvalidArgumentError(FormatViolations("", violations));
+  }
+  STRATA_RETURN_IF_ERROR(WithCause(OpenData(), v1::INVALID_DATA));
+  const v1::TrainingSpec& training = spec.training();
+  schedule_ = {.name = training.schedule().name(),
+               .lr = training.optimizer().lr(),
+               .min_lr = training.schedule().min_lr(),
+               .warmup_steps = training.schedule().warmup_steps(),
+               .steps = training.steps()};
+  hyper_ = {.beta1 = training.optimizer().betas(0),
+            .beta2 = training.optimizer().betas(1),
+            .eps = training.optimizer().eps(),
+            .weight_decay = training.optimizer().weight_decay()};
+
+  STRATA_ASSIGN_OR_RETURN(engine_, Engine::Create({.spec = spec,
+                                                   .budget = task_.budget(),
+                                                   .nvme_path = task_.nvme_path(),
+                                                   .owner = task_.job_uid()}));
+  v1::TrainerMessage plan;
+  *plan.mutable_plan() = engine_->plan();
+  (void)channel_.Send(plan);
+  spdlog::info("trainer: {}", engine_->Backends());
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::OpenData() {
+  const v1::DataSpec& spec = task_.spec().data();
+  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(spec.tokenizer()), "data.tokenizer");
+  DataOptions options;
+  options.train.assign(spec.train().begin(), spec.train().end());
+  options.eval.assign(spec.eval().begin(), spec.eval().end());
+  options.eval_fraction = spec.eval_fraction();
+  options.seq_len = spec.seq_len();
+  STRATA_ASSIGN_OR_RETURN(Dataset data, Dataset::Open(*tokenizer, options));
+  data_.emplace(std::move(data));
+  STRATA_ASSIGN_OR_RETURN(Sampler sampler,
+                          Sampler::Create(data_->train(), spec.seq_len(), task_.spec().training().seed()));
+  sampler_.emplace(std::move(sampler));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::LoadStates() {
+  SendPhase("LOADING");
+  STRATA_RETURN_IF_ERROR(MakeDirectories(task_.checkpoint_dir()));
+  // Only this attempt writes the folder: what earlier ones left unfinished is rubbish.
+  STRATA_RETURN_IF_ERROR(SweepTemporary(*files_, task_.checkpoint_dir()));
+  if (!task_.resume().empty()) return WithCause(Resume(), v1::CHECKPOINT_CORRUPT);
+  if (task_.spec().model().has_from()) return engine_->LoadHuggingFace(task_.spec().model().from());
+  return engine_->Initialize(task_.spec().training().seed());
+}
+
+absl::Status Trainer::Resume() {
+  std::vector<CheckpointCandidate> candidates;
+  for (const v1::Checkpoint& checkpoint : task_.resume()) candidates.push_back({checkpoint.path(), checkpoint.digest()});
+  STRATA_ASSIGN_OR_RETURN(const OpenedCheckpoint opened, OpenNewestValid(candidates), "resuming");
+  for (const std::string& reason : opened.rejected) spdlog::warn("trainer: a checkpoint is not valid: {}", reason);
+  const Manifest& manifest = opened.reader->manifest();
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfigFromJson(manifest.model_json), opened.reader->path());
+  if (!(model == engine_->layout().config)) {
+    return absl::FailedPreconditionError(absl::StrCat(opened.reader->path(), " holds another model than the job's"));
+  }
+  const auto extra = nlohmann::json::parse(manifest.state.extra_json, nullptr, false);
+  if (!extra.is_object() || extra.value("data_fingerprint", "") != data_->fingerprint()) {
+    return WithCause(absl::FailedPreconditionError(absl::StrCat(
+                         opened.reader->path(), " was written with other training data than data.train names now")),
+                     v1::INVALID_DATA);
+  }
+  STRATA_RETURN_IF_ERROR(engine_->LoadCheckpoint(*opened.reader, manifest.step));
+  counters_ = {.iterations = manifest.step, .applied_steps = manifest.state.optimizer_step};
+  skipped_total_ = manifest.state.skipped_steps;
+  last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
+  last_checkpoint_ = manifest.step;
+  result_.set_checkpoint_path(opened.reader->path());
+  spdlog::info("trainer: resumed from {} at step {}", opened.reader->path(), manifest.step);
+  return absl::OkStatus();
+}
+
+int64_t Trainer::StepsToNextEvent() const {
+  const v1::JobSpec& spec = task_.spec();
+  int64_t end = spec.training().steps();
+  const auto until = [&](int64_t every) {
+    if (every > 0) end = std::min(end, (counters_.iterations / every + 1) * every);
+  };
+  until(spec.checkpoint().every_steps());
+  until(spec.training().eval_every_steps());
+  if (spec.training().report_state_hash()) until(1);
+  return end - counters_.iterations;
+}
+
+absl::Status Trainer::TrainToEnd() {
+  const v1::JobSpec& spec = task_.spec();
+  SendPhase("STEPPING");
+  while (counters_.iterations < spec.training().steps() && !StopWanted()) {
+    STRATA_RETURN_IF_ERROR(engine_->train().Run(*this, StepsToNextEvent(), counters_));
+    if (skipped_in_a_row_ >= kMaxSkippedInARow) {
+      return WithCause(absl::FailedPreconditionError(absl::StrCat(
+                           kMaxSkippedInARow, " steps in a row had gradients that are not finite; the last in step ",
+                           counters_.iterations, ". Lower training.optimizer.lr or look at the data")),
+                       v1::NUMERIC);
+    }
+    if (held_.has_value()) {
+      STRATA_ASSIGN_OR_RETURN(const std::string hash, engine_->StateHash(counters_.iterations));
+      SendStep(*held_, hash);
+      held_.reset();
+    }
+    const auto due = [&](int64_t every) { return every > 0 && counters_.iterations % every == 0; };
+    if (due(spec.checkpoint().every_steps())) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
+    if (due(spec.training().eval_every_steps()) && counters_.iterations < spec.training().steps()) {
+      STRATA_RETURN_IF_ERROR(Evaluate());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::Evaluate() {
+  if (data_->eval().size() == 0) return absl::OkStatus();
+  STRATA_ASSIGN_OR_RETURN(const EvalWindows windows, EvalWindows::Create(data_->eval(), task_.spec().data().seq_len()));
+  EvalSource source(windows, engine_->layout().micro_batch, engine_->layout().seq);
+  TrainerCounters at = counters_;
+  STRATA_RETURN_IF_ERROR(engine_->eval().Run(source, source.steps(), at), "evaluation after step ", at.iterations);
+  result_.set_eval_loss(source.loss());
+  result_.set_eval_perplexity(std::exp(source.loss()));
+  v1::TrainerMessage message;
+  v1::MetricRow& row = *message.mutable_metrics();
+  row.set_job_uid(task_.job_uid());
+  row.set_attempt(task_.attempt());
+  row.set_rank(task_.rank());
+  row.set_step(counters_.iterations);
+  (*row.mutable_values())["eval_loss"] = source.loss();
+  (*row.mutable_values())["eval_perplexity"] = std::exp(source.loss());
+  (void)channel_.Send(message);
+  spdlog::info("trainer: step {}: eval loss {:.4f}, perplexity {:.3f}", counters_.iterations, source.loss(),
+               std::exp(source.loss()));
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::WriteCheckpoint() {
+  SendPhase("CHECKPOINTING");
+  const v1::TrainingSpec& training = task_.spec().training();
+  CheckpointDescription description;
+  description.job_uid = task_.job_uid();
+  description.attempt = task_.attempt();
+  description.step = counters_.iterations;
+  description.model_json = ModelConfigToJson(engine_->layout().config);
+  description.state.optimizer_step = counters_.applied_steps;
+  description.state.data_cursor = counters_.iterations * training.global_batch();
+  description.state.seed = training.seed();
+  description.state.skipped_steps = skipped_total_;
+  description.state.tokens = counters_.iterations * training.global_batch() * task_.spec().data().seq_len();
+  description.state.extra_json = nlohmann::json{{"data_fingerprint", data_->fingerprint()},
+                                                {"loss_bits", std::bit_cast<uint32_t>(last_loss_)},
+                                                {"tokenizer", task_.spec().data().tokenizer()},
+                                                {"precision", Name(engine_->layout().compute_dtype)}}
+                                     .dump();
+  STRATA_ASSIGN_OR_RETURN(const auto writer, CheckpointWriter::Create(*files_, task_.checkpoint_dir(),
+                                                                      std::move(description), engine_->Tensors()));
+  STRATA_RETURN_IF_ERROR(engine_->SaveTo(*writer, counters_.iterations), "checkpoint of step ", counters_.iterations);
+  STRATA_ASSIGN_OR_RETURN(const WrittenCheckpoint written, writer->Commit());
+  last_checkpoint_ = counters_.iterations;
+  result_.set_checkpoint_path(written.path);
+
+  v1::TrainerMessage message;
+  v1::CommitCheckpointRequest& commit = *message.mutable_commit();
+  commit.set_job_uid(task_.job_uid());
+  commit.set_attempt(task_.attempt());
+  commit.set_step(counters_.iterations);
+  commit.set_path(written.path);
+  commit.set_digest(written.digest);
+  commit.set_bytes(written.bytes);
+  commit.set_request_id(absl::StrCat(task_.job_uid(), "-", task_.attempt(), "-", counters_.iterations));
+  for (const ManifestFile& file : written.manifest.files) {
+    v1::CheckpointFile* entry = commit.add_files();
+    entry->set_path(file.name);
+    entry->set_bytes(file.bytes);
+    entry->set_crc32c(file.crc32c);
+  }
+  {
+    MutexLock lock(mu_);
+    ++commits_sent_;
+  }
+  STRATA_RETURN_IF_ERROR(channel_.Send(message));
+  spdlog::info("trainer: checkpoint of step {} in {}", counters_.iterations, written.path);
+  STRATA_RETURN_IF_ERROR(FinishCheckpoint());
+  SendPhase("STEPPING");
+  return absl::OkStatus();
+}
+
+// Old checkpoints go only when newer ones are committed: one more than keep_last may be on disk while a commit
+// is on its way.
+absl::Status Trainer::FinishCheckpoint() {
+  bool all_committed;
+  {
+    MutexLock lock(mu_);
+    all_committed = commits_answered_ == commits_sent_ && commit_error_.empty();
+  }
+  const int keep = task_.spec().checkpoint().keep_last() + (all_committed ? 0 : 1);
+  return RemoveOlder(*files_, task_.checkpoint_dir(), keep).status();
+}
+
+absl::Status Trainer::WaitForCommit() {
+  {
+    MutexLock lock(mu_);
+    while (commits_answered_ < commits_sent_ && commit_error_.empty()) changed_.Wait(mu_);
+    if (!commit_error_.empty()) {
+      return absl::AbortedError(absl::StrCat("the coordinator refused the checkpoint: ", commit_error_));
+    }
+  }
+  return FinishCheckpoint();
+}
+
+absl::Status Trainer::FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
+                                std::span<int32_t> targets) {
+  const int64_t global = task_.spec().training().global_batch();
+  const int64_t per_micro_batch = engine_->layout().micro_batch;
+  return sampler_->Read(step * global + micro_batch * per_micro_batch, per_micro_batch, tokens, targets);
+}
+
+double Trainer::GradientScale(int64_t) {
+  // The tokenizer masks nothing, so every step has the same number of tokens.
+  return 1.0 / (static_cast<double>(task_.spec().training().global_batch()) *
+                static_cast<double>(task_.spec().data().seq_len()));
+}
+
+AdamWHyper Trainer::Hyper(int64_t applied) const {
+  AdamWHyper hyper = hyper_;
+  hyper.lr = schedule_.LearningRate(applied);
+  return hyper;
+}
+
+bool Trainer::OnStep(const StepResult& result) {
+  last_loss_ = result.loss;
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (result.skipped) {
+    ++skipped_total_;
+    spdlog::warn("trainer: step {} skipped: the gradient of {} is not finite", result.step + 1, result.bad_tensor);
+  }
+  if (task_.spec().training().report_state_hash()) {
+    held_ = result;
+  } else {
+    SendStep(result, "");
+  }
+  return !StopWanted() && skipped_in_a_row_ < kMaxSkippedInARow;
+}
+
+void Trainer::SendStep(const StepResult& result, const std::string& state_hash) {
+  const StepPlan& plan = engine_->train().plan();
+  v1::TrainerMessage message;
+  v1::MetricRow& row = *message.mutable_metrics();
+  row.set_job_uid(task_.job_uid());
+  row.set_attempt(task_.attempt());
+  row.set_rank(task_.rank());
+  row.set_step(result.step + 1);
+  auto& values = *row.mutable_values();
+  const double seconds = static_cast<double>(result.wall_nanos) / 1e9;
+  values["loss"] = result.loss;
+  values["grad_norm"] = result.grad_norm;
+  values["lr"] = result.lr;
+  values["tokens"] = result.tokens;
+  values["step_ms"] = seconds * 1e3;
+  values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
+  values["skipped"] = result.skipped ? 1 : 0;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =
+        static_cast<double>(result.high_water_bytes[tier]);
+  }
+  int64_t busiest = 0;
+  int64_t exposed = 0;
+  for (size_t i = 0; i < result.lanes.size(); ++i) {
+    const LaneStats& lane = result.lanes[i];
+    const std::string name = LaneName(plan.lanes[i]);
+    busiest = std::max(busiest, lane.busy_nanos);
+    values[absl::StrCat("busy_ms.", name)] = static_cast<double>(lane.busy_nanos) / 1e6;
+    values[absl::StrCat("bytes.", name)] = static_cast<double>(lane.bytes);
+    if (plan.lanes[i].kind != LaneKind::kCompute) continue;
+    for (const LaneKind kind : {LaneKind::kNvmeRead, LaneKind::kNvmeWrite, LaneKind::kH2D, LaneKind::kD2H}) {
+      exposed += lane.wait_nanos[static_cast<int>(kind)];
+    }
+  }
+  values["exposed_io_ms"] = static_cast<double>(exposed) / 1e6;
+  values["overlap_efficiency"] =
+      result.wall_nanos > 0 ? static_cast<double>(busiest) / static_cast<double>(result.wall_nanos) : 0;
+  auto& texts = *row.mutable_texts();
+  texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
+  if (!state_hash.empty()) texts["state_hash"] = state_hash;
+  if (result.skipped) texts["bad_tensor"] = result.bad_tensor;
+  (void)channel_.Send(message);
+}
+
+}  // namespace strata

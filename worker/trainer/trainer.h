@@ -1,0 +1,91 @@
+// Trainer: one attempt of one job in its own process. Prepares the engine, resumes or initialises, steps,
+// evaluates, checkpoints, reports; talks only to the agent that started it (proto/strata/v1/trainer.proto).
+//
+// The agent's end of file ends this process at once: what was not committed does not exist.
+#ifndef WORKER_TRAINER_TRAINER_H_
+#define WORKER_TRAINER_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+#include "common/thread.h"
+#include "offload/checkpoint/file_ops.h"
+#include "offload/exec/step_source.h"
+#include "proto/strata/v1/trainer.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/data/sampler.h"
+#include "worker/trainer/engine.h"
+#include "worker/trainer/schedule.h"
+#include "worker/trainer_channel/trainer_channel.h"
+
+namespace strata {
+
+class Trainer : private StepSource {
+ public:
+  explicit Trainer(TrainerChannel& channel) : channel_(channel) {}
+  ~Trainer() override;
+
+  // Receives the task, runs it to its end and sends TrainerDone. The process's exit code: 0 when the run finished or
+  // was stopped as asked, 1 when it failed (TrainerDone says why).
+  int Run();
+
+ private:
+  // Steps that were skipped one after another before the run is given up.
+  static constexpr int kMaxSkippedInARow = 20;
+
+  absl::Status RunTask(v1::TrainerDone& done);
+  absl::Status Prepare();
+  absl::Status OpenData();
+  absl::Status LoadStates();
+  absl::Status Resume();
+  absl::Status TrainToEnd();
+  absl::Status Evaluate();
+  absl::Status WriteCheckpoint();
+  absl::Status FinishCheckpoint();
+  absl::Status WaitForCommit();
+  int64_t StepsToNextEvent() const;
+  void Listen();
+  bool StopWanted() ABSL_LOCKS_EXCLUDED(mu_);
+  void SendPhase(const std::string& phase);
+  void SendStep(const StepResult& result, const std::string& state_hash);
+
+  // StepSource
+  absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
+                         std::span<int32_t> targets) override;
+  double GradientScale(int64_t step) override;
+  AdamWHyper Hyper(int64_t applied) const override;
+  bool OnStep(const StepResult& result) override;
+
+  TrainerChannel& channel_;
+  v1::TrainerTask task_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Dataset> data_;
+  std::optional<Sampler> sampler_;
+  Schedule schedule_;
+  AdamWHyper hyper_;
+  TrainerCounters counters_;
+  int64_t skipped_total_ = 0;
+  int skipped_in_a_row_ = 0;
+  int64_t last_checkpoint_ = -1;  // iterations of the newest written one; -1: none by this attempt or its resume
+  float last_loss_ = 0;
+  std::optional<StepResult> held_;  // with report_state_hash: the step whose row waits for its hash
+  v1::RunResult result_;
+  FileOps* files_ = nullptr;
+
+  Thread listener_;
+  Mutex mu_;
+  CondVar changed_;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the run is over: the agent's end of file is no accident
+  std::optional<v1::DesiredTask::Want> want_ ABSL_GUARDED_BY(mu_);
+  int64_t commits_sent_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t commits_answered_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string commit_error_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace strata
+
+#endif  // WORKER_TRAINER_TRAINER_H_
