@@ -126,9 +126,6 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
   app.add_option("--trainer", options.trainer, "Trainer executable; default: beside this one");
   app.add_option("--stop-grace", stop_grace_s, "Seconds from a stop message to SIGTERM");
   app.add_option("--checkpoint-grace", checkpoint_grace_s, "Seconds a job may take to checkpoint and stop");
-  app.add_flag("--trace", options.trace, "Write a trace file per attempt beside the job's checkpoints");
-  app.add_flag("--state-hash", options.state_hash,
-               "Add a hash of the training state to every step's metrics");
   app.add_flag("--check-config", options.check_config, "Check flags and paths, then exit");
   try {
     app.parse(argc, argv);

@@ -25,8 +25,6 @@ struct AgentOptions {
   std::string trainer;                                   // default: strata_trainer near this executable
   absl::Duration stop_grace = absl::Seconds(10);         // STOP message to SIGTERM
   absl::Duration checkpoint_grace = absl::Seconds(120);  // CHECKPOINT_AND_STOP to STOP
-  bool trace = false;       // every attempt writes <checkpoint_root>/<job_uid>/trace-<attempt>-<rank>.json
-  bool state_hash = false;  // every step's metrics carry a hash of the whole training state
   bool check_config = false;
 };
 

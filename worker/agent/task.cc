@@ -246,13 +246,10 @@ v1::TrainerTask Task::MakeTrainerTask() const {
   task.set_rank(key_.rank);
   *task.mutable_spec() = desired_.spec();
   *task.mutable_grant() = desired_.grant();
+  *task.mutable_budget() = desired_.budget();
   task.set_nvme_path(scratch_);
   task.set_checkpoint_dir(checkpoint_dir_);
-  if (env_.options->trace) {
-    task.set_trace_path(absl::StrCat(checkpoint_dir_, "/trace-", key_.attempt, "-", key_.rank, ".json"));
-  }
   *task.mutable_resume() = desired_.resume();
-  task.set_state_hash(env_.options->state_hash);
   return task;
 }
 
