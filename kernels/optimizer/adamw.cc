@@ -86,7 +86,7 @@ struct State512 {
   __m512 master, m, v;
 };
 
-STRATA_TARGET_AVX512 [[gnu::always_inline]] inline State512 Update512(const Scalars512& s, __m512 grad,
+[[gnu::always_inline]] inline STRATA_TARGET_AVX512 State512 Update512(const Scalars512& s, __m512 grad,
                                                                       State512 x) {
   const __m512 g = _mm512_mul_ps(grad, s.grad_scale);
   x.m = _mm512_fmadd_ps(s.beta1, x.m, _mm512_mul_ps(s.one_minus_beta1, g));
