@@ -146,9 +146,9 @@ absl::Status HostForward::Logits(std::span<const void* const> unit_params, std::
   const int64_t acc_bytes = SizeOf(layout_.acc_dtype());
   const int64_t logits_bytes = RoundUp(rows * config.vocab * acc_bytes, kBufferAlignment);
   const int64_t work_bytes = LastLogitsWorkspaceBytes(layout_, rows);
-  if (rows > logits_rows_) {
+  if (logits_bytes + work_bytes > logits_capacity_) {
     STRATA_RETURN_IF_ERROR(Allocate(logits_bytes + work_bytes, &logits_));
-    logits_rows_ = rows;
+    logits_capacity_ = logits_bytes + work_bytes;
   }
   params_of(layout_.blocks.back());
   const void* const input =

@@ -57,7 +57,7 @@ class HostForward {
   std::unique_ptr<BlockCompute> model_;
   Buffer activation_, next_, saved_, workspace_, logits_;
   int64_t workspace_bytes_ = 0;
-  int64_t logits_rows_ = 0;  // what logits_ holds
+  int64_t logits_capacity_ = 0;  // bytes of logits_
 };
 
 // One pass as a function.
