@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -133,7 +134,8 @@ absl::Status NvmeStore::Close() && {
   return folder_.Remove();
 }
 
-// Scratch extents first, then size class by size class; what is handed out first lies first.
+// Scratch extents first, then size class by size class, in order of offset (which makes a valid heap of
+// free_).
 void NvmeStore::AssignExtents(const StoreLayout& layout) {
   MutexLock lock(mu_);
   uint64_t offset = 0;
@@ -163,7 +165,6 @@ void NvmeStore::AssignExtents(const StoreLayout& layout) {
       extents_.push_back({.offset = offset, .size_class = size_class});
       offset += size;
     }
-    std::reverse(free_[size_class].begin(), free_[size_class].end());  // Taken from the back.
   }
   STRATA_CHECK(offset == report_.capacity_bytes);
 }
@@ -357,6 +358,7 @@ absl::StatusOr<uint32_t> NvmeStore::TakeExtent(const Item& item, Generation gene
         Describe(item.id, generation), ": no free extent of ", item.stored_bytes,
         " bytes; the step wrote further ahead of the commit than StoreLayout::write_ahead_items allows"));
   }
+  std::pop_heap(free.begin(), free.end(), std::greater<>());
   const uint32_t extent = free.back();
   free.pop_back();
   ++extents_used_;
@@ -365,7 +367,9 @@ absl::StatusOr<uint32_t> NvmeStore::TakeExtent(const Item& item, Generation gene
 }
 
 void NvmeStore::FreeExtent(uint32_t extent) {
-  free_[extents_[extent].size_class].push_back(extent);
+  std::vector<uint32_t>& free = free_[extents_[extent].size_class];
+  free.push_back(extent);
+  std::push_heap(free.begin(), free.end(), std::greater<>());
   --extents_used_;
 }
 

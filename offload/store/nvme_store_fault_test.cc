@@ -25,28 +25,39 @@ constexpr uint32_t kItems = 4;
 constexpr uint64_t kItemBytes = 6 * 4096;
 constexpr uint64_t kSteps = 3;
 
+// One disk for all stores: making a ring anew for each of hundreds of runs would take most of the time.
+struct Disk {
+  FaultPlan plan;
+  std::unique_ptr<IoEngine> engine = MakeFaultyIoEngine(StoreTestEngine(), plan);
+};
+
+Disk& TheDisk() {
+  static Disk disk;
+  return disk;
+}
+
 class FaultyStore {
  public:
   explicit FaultyStore(const std::string& name) : path_(StoreTestFolder(name)) {
+    plan_.Disarm();
     StoreLayout layout;
     for (uint32_t i = 0; i < kItems; ++i) layout.items.push_back({ItemId{i}, kItemBytes});
     auto store = NvmeStore::Open({.path = path_, .owner = "job", .block_bytes = 2 * 4096}, layout);
     EXPECT_TRUE(store.ok()) << store.status();
     store_ = std::move(*store);
-    engine_ = MakeFaultyIoEngine(StoreTestEngine(), plan_);
   }
 
   absl::Status Write(uint32_t item, uint64_t generation) {
     StoreBuffer data(kItemBytes);
     data.Fill(item, generation);
-    return store_->Write(*engine_, ItemId{item}, Generation{generation}, data.span());
+    return store_->Write(engine_, ItemId{item}, Generation{generation}, data.span());
   }
 
   // kUnknown when wrong bytes were returned as good.
   absl::Status Check(uint32_t item, uint64_t generation) {
     StoreBuffer expected(kItemBytes), got(kItemBytes);
     expected.Fill(item, generation);
-    absl::Status status = store_->Read(*engine_, ItemId{item}, Generation{generation}, got.span());
+    absl::Status status = store_->Read(engine_, ItemId{item}, Generation{generation}, got.span());
     if (status.ok() && !(got == expected)) return absl::UnknownError("wrong bytes were returned as good");
     return status;
   }
@@ -67,9 +78,9 @@ class FaultyStore {
   }
 
   const std::string path_;
-  FaultPlan plan_;
+  FaultPlan& plan_ = TheDisk().plan;
+  IoEngine& engine_ = *TheDisk().engine;
   std::unique_ptr<NvmeStore> store_;
-  std::unique_ptr<IoEngine> engine_;
 };
 
 // Fails request N for N = 0, 1, 2, ... until no fault fires any more: every request of the run was failed

@@ -1,0 +1,209 @@
+// store_bench: GB/s of the NVMe store - the read and write path of a training step, checksums included - from
+// one pinned huge-page arena. Prints one JSON object, so that a script can run fio beside it
+// (tests/bench/nvme_vs_fio.sh).
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "common/bytes.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "common/thread.h"
+#include "nlohmann/json.hpp"
+#include "offload/arena/pinned_arena.h"
+#include "offload/io/io_factory.h"
+#include "offload/store/nvme_store.h"
+
+namespace strata {
+namespace {
+
+struct BenchOptions {
+  std::string path = ".";
+  uint64_t bytes = uint64_t{1} << 30;        // Moved by each pass.
+  uint64_t item_bytes = uint64_t{32} << 20;  // One READ or WRITE of a plan.
+  uint64_t block_bytes = kIoBlockBytes;
+  unsigned depth = 32;
+  unsigned threads = 1;
+  unsigned passes = 3;
+  std::string backend = "auto";
+  bool registered = true;
+  bool buffered = false;
+};
+
+// A lane: its own engine and its own slot of the arena.
+struct BenchLane {
+  std::unique_ptr<IoEngine> engine;
+  std::span<std::byte> slot;
+};
+
+class StoreBench {
+ public:
+  static absl::StatusOr<nlohmann::json> Run(const BenchOptions& options) {
+    StoreBench bench(options);
+    STRATA_RETURN_IF_ERROR(bench.SetUp());
+    nlohmann::json result;
+    // The first pass also turns the preallocated blocks into written ones: reported, but apart.
+    STRATA_ASSIGN_OR_RETURN(result["first_write_gbps"], bench.Pass(/*reading=*/false, /*writing=*/true));
+    for (unsigned i = 0; i < 2; ++i) STRATA_RETURN_IF_ERROR(bench.Pass(false, true).status());
+    for (unsigned i = 0; i < options.passes; ++i) {
+      STRATA_ASSIGN_OR_RETURN(const double write, bench.Pass(false, true));
+      STRATA_ASSIGN_OR_RETURN(const double read, bench.Pass(true, false));
+      STRATA_ASSIGN_OR_RETURN(const double mixed, bench.Pass(true, true));
+      result["write_gbps"].push_back(write);
+      result["read_gbps"].push_back(read);
+      result["mixed_gbps"].push_back(mixed);  // Both directions added.
+    }
+    bench.Describe(result);
+    STRATA_RETURN_IF_ERROR(std::move(*bench.store_).Close());
+    return result;
+  }
+
+ private:
+  explicit StoreBench(const BenchOptions& options)
+      : options_(options), items_(std::max<uint64_t>(options.bytes / options.item_bytes, 1)) {}
+
+  absl::Status SetUp() {
+    const uint64_t slot_bytes = StoredBytes(options_.item_bytes);
+    // In `mixed` each lane reads and writes at the same time from two threads.
+    const unsigned lanes = 2 * options_.threads;
+    STRATA_ASSIGN_OR_RETURN(arena_, PinnedArena::Create({.bytes = slot_bytes * lanes}));
+    StoreLayout layout;
+    for (uint32_t i = 0; i < items_; ++i) layout.items.push_back({ItemId{i}, options_.item_bytes});
+    layout.write_ahead_items = 0;
+    STRATA_ASSIGN_OR_RETURN(
+        store_, NvmeStore::Open({.path = options_.path,
+                                 .owner = "store-bench",
+                                 .direct = options_.buffered ? DirectIo::kBuffered : DirectIo::kAuto,
+                                 .block_bytes = options_.block_bytes},
+                                layout));
+    STRATA_ASSIGN_OR_RETURN(const IoBackend backend, ParseIoBackend(options_.backend));
+    for (unsigned i = 0; i < lanes; ++i) {
+      BenchLane lane;
+      STRATA_ASSIGN_OR_RETURN(lane.engine, CreateIoEngine({.backend = backend, .depth = options_.depth}));
+      lane.slot = arena_->span().subspan(i * slot_bytes, slot_bytes);
+      std::fill(lane.slot.begin(), lane.slot.end(), std::byte{static_cast<unsigned char>(i + 1)});
+      if (options_.registered) {
+        (void)lane.engine->RegisterBuffer(lane.slot);  // What is off is in the report.
+        (void)store_->RegisterWith(*lane.engine);
+      }
+      lanes_.push_back(std::move(lane));
+    }
+    return absl::OkStatus();
+  }
+
+  // Reads the last generation and/or writes the next one, each direction by options_.threads threads.
+  absl::StatusOr<double> Pass(bool reading, bool writing) {
+    std::vector<absl::Status> statuses(lanes_.size());
+    std::vector<Thread> threads;
+    const int64_t start = Clock::Real().MonotonicNanos();
+    for (unsigned i = 0; i < options_.threads; ++i) {
+      if (reading)
+        threads.emplace_back(
+            "bench-read", [&, i] { statuses[2 * i] = ReadShare(lanes_[2 * i], i, /*backwards=*/writing); });
+      if (writing) {
+        threads.emplace_back("bench-write",
+                             [&, i] { statuses[2 * i + 1] = WriteShare(lanes_[2 * i + 1], i); });
+      }
+    }
+    for (Thread& thread : threads) thread.Join();
+    const int64_t nanos = Clock::Real().MonotonicNanos() - start;
+    for (const absl::Status& status : statuses) STRATA_RETURN_IF_ERROR(status);
+    if (writing) {
+      STRATA_RETURN_IF_ERROR(store_->Commit(Generation{generation_}));
+      ++generation_;
+    }
+    const uint64_t bytes =
+        items_ * StoredBytes(options_.item_bytes) * (unsigned{reading} + unsigned{writing});
+    return static_cast<double>(bytes) / static_cast<double>(nanos);
+  }
+
+  // Beside writes (`backwards`) from the other end, so that a read seldom meets the write of its item; when
+  // it does, it follows what is the newest.
+  absl::Status ReadShare(BenchLane& lane, unsigned first, bool backwards) {
+    for (uint64_t i = first; i < items_; i += options_.threads) {
+      const ItemId item{static_cast<uint32_t>(backwards ? items_ - 1 - i : i)};
+      const auto newest = store_->newest(item);
+      absl::Status status = store_->Read(*lane.engine, item, newest.value_or(Generation{}), lane.slot);
+      if (absl::IsFailedPrecondition(status)) {  // Completed in between.
+        status = store_->Read(*lane.engine, item, store_->newest(item).value_or(Generation{}), lane.slot);
+      }
+      STRATA_RETURN_IF_ERROR(status);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteShare(BenchLane& lane, unsigned first) {
+    for (uint64_t i = first; i < items_; i += options_.threads) {
+      STRATA_RETURN_IF_ERROR(
+          store_->Write(*lane.engine, ItemId{static_cast<uint32_t>(i)}, Generation{generation_}, lane.slot));
+    }
+    return absl::OkStatus();
+  }
+
+  void Describe(nlohmann::json& result) const {
+    const IoEngineReport engine = lanes_[0].engine->report();
+    const PinnedArenaReport& arena = arena_->report();
+    const NvmeStoreCounters counters = store_->counters();
+    result["backend"] = engine.backend;
+    result["registered_buffers"] = engine.registered_buffer_bytes > 0;
+    result["registered_files"] = engine.registered_files > 0;
+    result["notes"] = engine.notes;
+    result["direct"] = store_->report().direct;
+    result["pages"] = PageKindName(arena.pages);
+    result["huge_fraction"] =
+        static_cast<double>(arena.huge_page_bytes) / static_cast<double>(arena_->size());
+    result["capacity_bytes"] = store_->report().capacity_bytes;
+    result["bytes_per_pass"] = items_ * StoredBytes(options_.item_bytes);
+    result["read_p50_us"] = counters.read_p50_nanos / 1000;
+    result["read_p99_us"] = counters.read_p99_nanos / 1000;
+    result["write_p50_us"] = counters.write_p50_nanos / 1000;
+    result["write_p99_us"] = counters.write_p99_nanos / 1000;
+    result["checksum_errors"] = counters.checksum_errors;
+  }
+
+  const BenchOptions options_;
+  const uint64_t items_;
+  std::unique_ptr<PinnedArena> arena_;  // Outlives the engines that borrow it.
+  std::unique_ptr<NvmeStore> store_;
+  std::vector<BenchLane> lanes_;
+  uint64_t generation_ = 0;
+};
+
+}  // namespace
+}  // namespace strata
+
+int main(int argc, char** argv) {
+  strata::BenchOptions options;
+  std::string bytes = "1GiB", item = "32MiB", block = "1MiB";
+  CLI::App app("GB/s of the NVMe store, as JSON");
+  app.add_option("--path", options.path, "folder on the disk to measure");
+  app.add_option("--bytes", bytes, "bytes moved by each pass");
+  app.add_option("--item", item, "bytes of one item");
+  app.add_option("--block", block, "bytes of one request");
+  app.add_option("--depth", options.depth, "requests in flight per thread");
+  app.add_option("--threads", options.threads, "threads per direction")->check(CLI::Range(1u, 64u));
+  app.add_option("--passes", options.passes, "measured passes");
+  app.add_option("--backend", options.backend, "auto, io_uring or threads");
+  app.add_flag("--registered,!--no-registered", options.registered, "register buffers and file");
+  app.add_flag("--buffered", options.buffered, "without O_DIRECT");
+  CLI11_PARSE(app, argc, argv);
+  for (const auto& [text, value] : {std::pair{&bytes, &options.bytes}, std::pair{&item, &options.item_bytes},
+                                    std::pair{&block, &options.block_bytes}}) {
+    const absl::StatusOr<int64_t> parsed = strata::ParseBytes(*text);
+    if (!parsed.ok() || *parsed <= 0) {
+      fprintf(stderr, "store_bench: \"%s\" is not a positive number of bytes\n", text->c_str());
+      return 2;
+    }
+    *value = static_cast<uint64_t>(*parsed);
+  }
+  const absl::StatusOr<nlohmann::json> result = strata::StoreBench::Run(options);
+  if (!result.ok()) {
+    fprintf(stderr, "store_bench: %s\n", result.status().ToString().c_str());
+    return 1;
+  }
+  printf("%s\n", result->dump(2).c_str());
+  return 0;
+}
