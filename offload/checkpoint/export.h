@@ -27,17 +27,18 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(absl::string_view json);
 // kInvalidArgument, naming the key and what is supported, for another model_type or activation, rope_scaling,
 // attention biases, scale_attn_by_inverse_layer_idx and whatever else would change the numbers.
 absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view json);
-std::string HuggingFaceConfig(const ModelConfig& config, StoredType weights);
+absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredType weights);
 
 struct ExportOptions {
   StoredType weights = StoredType::kBF16;  // or kF32
-  bool bytes_tokenizer = true;  // Write tokenizer.json for the tokenizer "bytes" (vocab must be 256).
+  bool bytes_tokenizer = true;             // Write tokenizer.json for the tokenizer "bytes" (vocab >= 256).
 };
 
 // Writes the master weights of the checkpoint at `checkpoint_dir` (its model_json must be
 // ModelConfigToJson's) as the folder `out_dir`: config.json, generation_config.json, model.safetensors and
-// for the bytes tokenizer tokenizer.json and tokenizer_config.json. Written beside it as <out_dir>.tmp and
-// renamed, so out_dir is there in full or not at all. kAlreadyExists for an out_dir that is not empty.
+// for the bytes tokenizer tokenizer.json and tokenizer_config.json. Written beside it as
+// <out_dir>.strata-export-tmp and renamed, so out_dir is there in full or not at all. kAlreadyExists for an
+// out_dir that is not empty.
 absl::Status ExportHuggingFace(FileOps& ops, const std::string& checkpoint_dir, const std::string& out_dir,
                                const ExportOptions& options = {});
 
@@ -65,7 +66,8 @@ class HuggingFaceModel {
  private:
   absl::StatusOr<SafetensorsModel::Location> Locate(absl::string_view name,
                                                     std::span<const int64_t> shape) const;
-  SafetensorsModel::Location Lookup(absl::string_view name) const;
+  // The names under which a file may hold the tensor `name`, in the order in which they are tried.
+  std::vector<std::string> Aliases(absl::string_view name) const;
 
   std::string folder_;
   ModelConfig config_;
