@@ -1,4 +1,5 @@
-// Planner: from a model's layout, budgets and wishes to a StepPlan, or to the shortfall and a change that fits.
+// Planner: from a model's layout, budgets and wishes to a StepPlan, or to the shortfall and a change that
+// fits.
 //
 // Pure: the same request gives the same plan on every machine. The coordinator calls it to admit a job, the
 // CLI to explain one, the trainer to run it.
@@ -22,7 +23,7 @@ enum class Recompute : uint8_t { kNone, kFull };
 
 // Speeds that predictions use; they never change a result, only choices and estimates.
 struct MachineProfile {
-  double compute_flops = 400e9;        // GEMM rate of the device in the compute dtype
+  double compute_flops = 400e9;  // GEMM rate of the device in the compute dtype
   double h2d_bytes_per_second = 8e9;
   double d2h_bytes_per_second = 8e9;
   double nvme_read_bytes_per_second = 2e9;
@@ -41,9 +42,9 @@ struct PlanRequest {
   std::optional<Tier> params, gradients, optimizer, activations;
   std::optional<Recompute> recompute;
   std::optional<Mode> mode;
-  int prefetch_depth = 0;       // units fetched ahead; 0: chosen
-  int64_t chunk_elements = 0;   // 0: 4 Mi
-  int io_threads = 0;           // 0: 2; with 1, parameters and records share one read lane and one write lane
+  int prefetch_depth = 0;      // units fetched ahead; 0: chosen
+  int64_t chunk_elements = 0;  // 0: 4 Mi
+  int io_threads = 0;          // 0: 2; with 1, parameters and records share one read lane and one write lane
   MachineProfile profile;
 };
 
@@ -62,8 +63,8 @@ struct PlanChoice {
   };
   std::vector<UnitHome> units;
   struct BlockChoice {
-    bool keep_saved = false;               // no RECOMPUTE: what FORWARD saved stays on the device
-    Tier activation = Tier::kHost;         // home of the block's input between FORWARD and BACKWARD
+    bool keep_saved = false;        // no RECOMPUTE: what FORWARD saved stays on the device
+    Tier activation = Tier::kHost;  // home of the block's input between FORWARD and BACKWARD
   };
   std::vector<BlockChoice> blocks;
 };
@@ -79,10 +80,12 @@ struct PlannedJob {
   PlanChoice choice;
   StepPlan train;
   StepPlan eval;  // forward and loss only; persistent slots are those of `train`, index by index
-  // Bytes by tier held between steps, by class: params, gradients, optimizer, activations (activations: during the step).
+  // Bytes by tier held between steps, by class: params, gradients, optimizer, activations (activations:
+  // during the step).
   std::array<std::array<int64_t, kTierCount>, 4> placement{};
-  std::array<int64_t, kTierCount> peak_bytes{};     // max over both plans
-  std::array<int64_t, kTierCount> minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
+  std::array<int64_t, kTierCount> peak_bytes{};  // max over both plans
+  std::array<int64_t, kTierCount>
+      minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
   std::vector<LaneEstimate> lanes;
   double step_seconds = 0;
@@ -98,8 +101,9 @@ struct PlanShortfall {
   std::string remedy;
 };
 
-// kInvalidArgument: a request no budget could satisfy (placement combinations that do not exist; they are named
-// with the job file's field path, such as memory.placement.optimizer). A budget that is too small is a PlanShortfall.
+// kInvalidArgument: a request no budget could satisfy (placement combinations that do not exist; they are
+// named with the job file's field path, such as memory.placement.optimizer). A budget that is too small is a
+// PlanShortfall.
 absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanRequest& request);
 
 struct BuiltPlans {

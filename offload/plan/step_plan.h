@@ -10,6 +10,10 @@
 //  - An operation waits for its dependencies: (operation, distance 0) is one of this step, always earlier
 //    in program order; (operation, distance 1) is one of the step before. So the earliest unfinished
 //    operation can always run, and no plan can deadlock.
+//  - No UPDATE starts before COMMIT of the step before has ended: until then every home, in every tier, holds
+//    exactly the state of that step, no NVMe item has two uncommitted versions
+//    (StoreLayout::write_ahead_items is 0), and what a step publishes (loss, norm) needs two sets of
+//    variables, one per parity of the step.
 //  - Operands say which bytes of which slot an operation reads and writes, and what those bytes are.
 //    Dependencies are exactly the hazards between operands (read after write, write after read, write
 //    after write), plus the order that a mode asks for.
@@ -31,7 +35,7 @@ inline constexpr int kTierCount = 3;
 const char* Name(Tier tier);
 
 enum class LaneKind : uint8_t {
-  kControl,    // two lanes: 0 brings batches in, 1 runs COMMIT (so the next step's batch never waits for it)
+  kControl,  // two lanes: 0 brings batches in, 1 runs COMMIT (so the next step's batch never waits for it)
   kNvmeRead,
   kNvmeWrite,
   kH2D,
@@ -42,16 +46,16 @@ enum class LaneKind : uint8_t {
 const char* Name(LaneKind kind);
 
 enum class OpKind : uint8_t {
-  kBatch,       // data source -> host slot: tokens and targets of one micro-batch
-  kRead,        // NVMe item -> host slot
-  kWrite,       // host slot -> NVMe item
-  kH2D,         // host slot -> device slot
-  kD2H,         // device slot -> host slot
-  kActOut,      // D2H of an activation checkpoint
-  kActIn,       // H2D of an activation checkpoint
+  kBatch,   // data source -> host slot: tokens and targets of one micro-batch
+  kRead,    // NVMe item -> host slot
+  kWrite,   // host slot -> NVMe item
+  kH2D,     // host slot -> device slot
+  kD2H,     // device slot -> host slot
+  kActOut,  // D2H of an activation checkpoint
+  kActIn,   // H2D of an activation checkpoint
   kForward,
-  kRecompute,   // FORWARD again, for what it saves
-  kLoss,        // the head: forward, loss and (in a training plan) its backward
+  kRecompute,  // FORWARD again, for what it saves
+  kLoss,       // the head: forward, loss and (in a training plan) its backward
   kBackward,
   kAccumulate,  // accumulated gradient += gradient
   kNorm,        // leaves of the sum of squares of one unit's final gradient, and the non-finite check
@@ -66,13 +70,14 @@ enum class ContentKind : uint8_t {
   kBatch,        // {micro_batch}: int32 tokens [rows] then targets [rows]
   kParams,       // {unit, chunk or -1 for the whole unit}: compute dtype
   kGradient,     // {unit, micro_batch}: one block's contribution, acc dtype. `block` says whose.
-  kAccumulated,  // {unit, contributions}: running sum of gradients, acc dtype
+  kAccumulated,  // {unit, chunk or -1 for the whole unit, contributions}: running sum of gradients, acc dtype
   kRecord,       // {unit, chunk}: optimizer record: master[n], m[n], v[n] floats, n = the chunk's elements
   kActivation,   // {block, micro_batch}: the input of block `block`
   kSaved,        // {block, micro_batch}
   kActGradient,  // {block, micro_batch}: d(loss)/d(input of block `block`)
   kWorkspace,    // contents do not outlive the operation
 };
+const char* Name(ContentKind kind);
 
 struct Content {
   ContentKind kind = ContentKind::kWorkspace;
@@ -109,15 +114,17 @@ struct Dependency {
 //   kBatch       W host batch
 //   kRead        R item, W host
 //   kWrite       R host, W item
-//                (both: `bytes` is the item's stored size, a multiple of 4096, and so are the offsets: the NVMe store
-//                moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a unit's staging slot fits,
-//                and the slot has room for the last chunk's rounding.)
+//                (both: `bytes` is the item's stored size, a multiple of 4096, and so are the offsets: the
+//                NVMe store moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a unit's
+//                staging slot fits, and the slot has room for the last chunk's rounding.)
 //   kH2D kD2H kActOut kActIn   R source, W destination
-//   kForward     W saved, R input activation (embedding: R device batch), W output activation, W workspace, R params...
-//   kRecompute   as kForward, but without the output activation: its output goes to W act scratch (a kWorkspace operand)
-//   kLoss        R device batch, R input activation, W workspace, [W activation gradient, if training],
+//   kForward     W saved, R input activation (embedding: R device batch), W output activation, W workspace, R
+//   params... kRecompute   as kForward, but without the output activation: its output goes to W act scratch
+//   (a kWorkspace operand) kLoss        R device batch, R input activation, W workspace, [W activation
+//   gradient, if training],
 //                R params... , W gradient... (training; one per unit of the block)
-//   kBackward    R saved, R input activation (embedding: R device batch), RW activation gradient (embedding: R),
+//   kBackward    R saved, R input activation (embedding: R device batch), RW activation gradient (embedding:
+//   R),
 //                W workspace, R params..., W gradient...
 //   kAccumulate  RW accumulated, R gradient
 //   kNorm        R accumulated
@@ -125,7 +132,7 @@ struct Dependency {
 //   kUpdate      RW record, R accumulated (the chunk's range), W params (the chunk's range)
 struct Op {
   OpKind kind = OpKind::kCommit;
-  int32_t lane = 0;   // index into StepPlan::lanes
+  int32_t lane = 0;  // index into StepPlan::lanes
   int32_t block = -1;
   int32_t unit = -1;
   int32_t chunk = -1;
@@ -134,16 +141,17 @@ struct Op {
   // accumulated buffer: its W operand then has content kAccumulated with contributions == 1.
   std::vector<Operand> operands;
   std::vector<Dependency> dependencies;
-  int64_t bytes = 0;   // moved by transfers and I/O, touched by CPU work
-  double flops = 0;    // compute
+  int64_t bytes = 0;  // moved by transfers and I/O, touched by CPU work
+  double flops = 0;   // compute
 };
 
 struct Slot {
   Tier tier = Tier::kHost;
   int64_t offset = 0;  // in the tier's arena; a multiple of kSlotAlignment (NVMe: 0)
   int64_t bytes = 0;
-  std::string name;    // for traces and messages: "layers.params.0", "record.wte.3"
-  // Holds a unit's parameters, a record or an accumulated gradient across steps: loaded before the first step.
+  std::string name;  // for traces and messages: "layers.params.0", "record.wte.3"
+  // Holds a unit's parameters, a record or an accumulated gradient across steps: loaded before the first
+  // step.
   bool persistent = false;
 };
 
@@ -163,7 +171,8 @@ struct ChunkInfo {
 struct ChunkHome {
   int32_t record_slot = -1;  // device or host slot (whole record), or the NVMe item's slot
   int64_t record_offset = 0;
-  int32_t params_slot = -1;  // device or host slot of the whole unit (params_offset: this chunk's), or the item's slot
+  int32_t params_slot =
+      -1;  // device or host slot of the whole unit (params_offset: this chunk's), or the item's slot
   int64_t params_offset = 0;
 };
 
@@ -182,7 +191,8 @@ struct StepPlan {
   std::vector<std::vector<ChunkInfo>> chunks;  // [unit][chunk]
   std::vector<std::vector<ChunkHome>> homes;   // [unit][chunk]
   std::vector<Op> ops;                         // program order
-  int64_t arena_bytes[kTierCount] = {0, 0, 0};   // device and host: end of the last slot = the peak. NVMe: NvmeStore capacity.
+  int64_t arena_bytes[kTierCount] = {
+      0, 0, 0};  // device and host: end of the last slot = the peak. NVMe: NvmeStore capacity.
 };
 
 inline constexpr int64_t kSlotAlignment = 4096;  // O_DIRECT and huge-page friendly

@@ -1,0 +1,574 @@
+#include "offload/plan/builder.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "offload/plan/dependencies.h"
+#include "offload/plan/slot_pool.h"
+#include "offload/plan/slot_table.h"
+#include "offload/store/store_layout.h"
+
+namespace strata {
+namespace {
+
+// Emits operations in program order. Each method emits the part of the step it is named after.
+class Builder {
+ public:
+  Builder(const ModelLayout& layout, const PlanChoice& choice, PlanKind kind)
+      : layout_(layout),
+        facts_(layout),
+        choice_(choice),
+        train_(kind == PlanKind::kTrain),
+        table_(MakeSlotTable(layout, facts_, choice, kind)),
+        host_batch_(table_.host_batch),
+        device_batch_(table_.device_batch),
+        host_params_(table_.host_params.begin(), table_.host_params.end()),
+        device_params_(table_.device_params.begin(), table_.device_params.end()),
+        host_grads_(table_.host_grads.begin(), table_.host_grads.end()),
+        device_grads_(table_.device_grads.begin(), table_.device_grads.end()),
+        ring_(table_.activation_ring),
+        record_(table_.record),
+        params_out_(table_.params_out),
+        accumulated_chunk_(table_.accumulated_chunk),
+        contributions_(layout.units.size(), 0) {
+    plan_.kind = kind;
+    plan_.mode = choice.mode;
+    plan_.compute_dtype = layout.compute_dtype;
+    plan_.micro_batches = train_ ? choice.micro_batches : 1;
+    plan_.clip = choice.clip;
+    AddLanes();
+  }
+
+  StepPlan Build() {
+    for (int mb = 0; mb < plan_.micro_batches; ++mb) MicroBatch(mb);
+    if (train_) {
+      Clip();
+      // Forward order, so that the next step's first blocks can start first.
+      if (plan_.mode != Mode::kOverlap) {
+        for (const int u : facts_.first_use_order) Update(u);
+      }
+    }
+    Commit();
+    OrderByMode();
+    plan_.slots = std::move(table_.slots);
+    plan_.chunks = std::move(table_.chunks);
+    plan_.homes = std::move(table_.homes);
+    std::copy(std::begin(table_.arena_bytes), std::end(table_.arena_bytes), plan_.arena_bytes);
+    DeriveDependencies(orders_, &plan_);
+    return std::move(plan_);
+  }
+
+ private:
+  // ---- Lanes
+
+  int32_t AddLane(LaneKind kind) {
+    int32_t index = 0;
+    for (const Lane& lane : plan_.lanes) index += lane.kind == kind;
+    plan_.lanes.push_back(Lane{kind, index});
+    return static_cast<int32_t>(plan_.lanes.size() - 1);
+  }
+
+  // Parameters (first lane) and records (the others, one chunk after the other) do not wait for each other
+  // when there are lanes enough. Lanes nothing would run on are not made.
+  void AddLanes() {
+    batch_lane_ = AddLane(LaneKind::kControl);
+    commit_lane_ = AddLane(LaneKind::kControl);
+    compute_lane_ = AddLane(LaneKind::kCompute);
+    cpu_lane_ = AddLane(LaneKind::kCpu);
+    h2d_lane_ = AddLane(LaneKind::kH2D);
+    d2h_lane_ = AddLane(LaneKind::kD2H);
+    bool params = false, records = false;
+    for (const PlanChoice::UnitHome& home : choice_.units) {
+      params |= home.params == Tier::kNvme;
+      records |= home.record == Tier::kNvme;
+    }
+    if (!params && !records) return;
+    const int count = choice_.io_threads == 1 || !records ? 1 : choice_.io_threads - (params ? 1 : 0);
+    if (params || choice_.io_threads == 1) {
+      params_read_lane_ = AddLane(LaneKind::kNvmeRead);
+      params_write_lane_ = AddLane(LaneKind::kNvmeWrite);
+    }
+    if (!records) return;
+    if (choice_.io_threads == 1) {
+      record_read_lanes_ = {params_read_lane_};
+      record_write_lanes_ = {params_write_lane_};
+      return;
+    }
+    for (int i = 0; i < count; ++i) {
+      record_read_lanes_.push_back(AddLane(LaneKind::kNvmeRead));
+      record_write_lanes_.push_back(AddLane(LaneKind::kNvmeWrite));
+    }
+  }
+
+  // ---- Operations and operands
+
+  int32_t Emit(OpKind kind, int32_t lane, std::vector<Operand> operands, int block = -1, int unit = -1,
+               int chunk = -1, int mb = -1) {
+    Op op;
+    op.kind = kind;
+    op.lane = lane;
+    op.block = block;
+    op.unit = unit;
+    op.chunk = chunk;
+    op.micro_batch = mb;
+    op.operands = std::move(operands);
+    plan_.ops.push_back(std::move(op));
+    return static_cast<int32_t>(plan_.ops.size() - 1);
+  }
+
+  // From one slot to another; what is moved changes its name only where a gradient starts a sum.
+  int32_t EmitCopy(OpKind kind, int32_t lane, Operand from, Operand to, int block, int unit, int chunk,
+                   int mb) {
+    const int64_t bytes = to.bytes;
+    const int32_t op = Emit(kind, lane, {from, to}, block, unit, chunk, mb);
+    plan_.ops[op].bytes = bytes;
+    return op;
+  }
+
+  static Operand Make(Access access, int32_t slot, int64_t offset, int64_t bytes, Content content) {
+    Operand operand;
+    operand.access = access;
+    operand.slot = slot;
+    operand.offset = offset;
+    operand.bytes = bytes;
+    operand.content = content;
+    return operand;
+  }
+  static Operand R(int32_t slot, int64_t offset, int64_t bytes, Content content) {
+    return Make(Access::kRead, slot, offset, bytes, content);
+  }
+  static Operand W(int32_t slot, int64_t offset, int64_t bytes, Content content) {
+    return Make(Access::kWrite, slot, offset, bytes, content);
+  }
+  static Operand RW(int32_t slot, int64_t offset, int64_t bytes, Content before, Content after) {
+    Operand operand = Make(Access::kReadWrite, slot, offset, bytes, after);
+    operand.before = before;
+    return operand;
+  }
+
+  static Content Params(int unit, int chunk, int updates) {
+    Content content;
+    content.kind = ContentKind::kParams;
+    content.unit = unit;
+    content.chunk = chunk;
+    content.updates = static_cast<int8_t>(updates);
+    return content;
+  }
+  static Content Record(int unit, int chunk, int updates) {
+    Content content = Params(unit, chunk, updates);
+    content.kind = ContentKind::kRecord;
+    return content;
+  }
+  static Content OfBlock(ContentKind kind, int block, int mb) {
+    Content content;
+    content.kind = kind;
+    content.block = static_cast<int16_t>(block);
+    content.micro_batch = mb;
+    return content;
+  }
+  static Content Gradient(int block, int unit, int mb) {
+    Content content = OfBlock(ContentKind::kGradient, block, mb);
+    content.unit = unit;
+    return content;
+  }
+  static Content Accumulated(int unit, int chunk, int64_t contributions) {
+    Content content;
+    content.kind = ContentKind::kAccumulated;
+    content.unit = unit;
+    content.chunk = chunk;
+    content.contributions = static_cast<int32_t>(contributions);
+    return content;
+  }
+  static Content Batch(int mb) {
+    Content content;
+    content.kind = ContentKind::kBatch;
+    content.micro_batch = mb;
+    return content;
+  }
+
+  Operand Workspace(int64_t bytes) const { return W(table_.workspace, 0, bytes, Content()); }
+  int64_t ParamBytes(int unit) const { return layout_.units[unit].elements * facts_.param_size; }
+  int64_t AccBytes(int unit) const { return layout_.units[unit].elements * facts_.acc_size; }
+  int64_t ChunkElements(int unit, int chunk) const {
+    const ChunkInfo& info = table_.chunks[unit][chunk];
+    return info.end - info.begin;
+  }
+  static int64_t Stored(int64_t bytes) { return static_cast<int64_t>(StoredBytes(bytes)); }
+  int64_t ActKey(int block, int mb) const { return static_cast<int64_t>(mb) * (facts_.head + 1) + block; }
+
+  // ---- The step
+
+  void MicroBatch(int mb) {
+    const int32_t host = host_batch_.Acquire(mb);
+    Emit(OpKind::kBatch, batch_lane_, {W(host, 0, layout_.token_bytes, Batch(mb))}, -1, -1, -1, mb);
+    plan_.ops.back().bytes = layout_.token_bytes;
+    batch_slot_ = device_batch_.Acquire(mb);
+    EmitCopy(OpKind::kH2D, h2d_lane_, R(host, 0, layout_.token_bytes, Batch(mb)),
+             W(batch_slot_, 0, layout_.token_bytes, Batch(mb)), -1, -1, -1, mb);
+    host_batch_.Release(host, false);
+    for (int b = 0; b < facts_.head; ++b) Forward(b, mb);
+    Loss(mb);
+    if (train_) {
+      for (int b = facts_.head - 1; b >= 0; --b) Backward(b, mb);
+    }
+    device_batch_.Release(batch_slot_, false);
+  }
+
+  // Device slots of the block's parameters, in the order of its units. What is still there is kept from
+  // being taken away before the rest is fetched.
+  std::vector<Operand> FetchParams(int block, int mb) {
+    const std::vector<int>& units = layout_.blocks[block].units;
+    std::vector<int32_t> slots(units.size(), -1);
+    for (size_t i = 0; i < units.size(); ++i) {
+      const int u = units[i];
+      slots[i] = choice_.units[u].params == Tier::kDevice ? table_.params_home[u]
+                                                          : device_params_[facts_.unit_class[u]].Find(u);
+    }
+    std::vector<Operand> operands;
+    for (size_t i = 0; i < units.size(); ++i) {
+      const int u = units[i];
+      if (slots[i] < 0) slots[i] = FetchUnit(u, block, mb);
+      operands.push_back(R(slots[i], 0, ParamBytes(u), Params(u, -1, 0)));
+    }
+    return operands;
+  }
+
+  int32_t FetchUnit(int u, int block, int mb) {
+    const int c = facts_.unit_class[u];
+    int32_t source = table_.params_home[u];
+    if (source < 0) {
+      source = host_params_[c].Acquire(u);
+      for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+        const ChunkHome& home = table_.homes[u][k];
+        const int64_t bytes = Stored(ChunkElements(u, k) * facts_.param_size);
+        const int64_t offset = table_.chunks[u][k].begin * facts_.param_size;
+        EmitCopy(OpKind::kRead, params_read_lane_, R(home.params_slot, 0, bytes, Params(u, k, 0)),
+                 W(source, offset, bytes, Params(u, k, 0)), block, u, k, mb);
+      }
+    }
+    const int32_t slot = device_params_[c].Acquire(u);
+    EmitCopy(OpKind::kH2D, h2d_lane_, R(source, 0, ParamBytes(u), Params(u, -1, 0)),
+             W(slot, 0, ParamBytes(u), Params(u, -1, 0)), block, u, -1, mb);
+    if (table_.params_home[u] < 0) host_params_[c].Release(source, false);
+    return slot;
+  }
+
+  void ReleaseParams(int block, const std::vector<Operand>& operands) {
+    const std::vector<int>& units = layout_.blocks[block].units;
+    for (size_t i = 0; i < units.size(); ++i) {
+      if (choice_.units[units[i]].params != Tier::kDevice)
+        device_params_[facts_.unit_class[units[i]]].Release(operands[i].slot, true);
+    }
+  }
+
+  // The input of `block`, which its producer writes now.
+  Operand NewActivation(int block, int mb) {
+    const int32_t home = table_.device_activation[block];
+    const int32_t slot = home >= 0 ? home : ring_.Acquire(ActKey(block, mb));
+    return W(slot, 0, layout_.activation_bytes, OfBlock(ContentKind::kActivation, block, mb));
+  }
+
+  // The input of `block`, brought back if it is gone.
+  Operand Activation(int block, int mb) {
+    const Content content = OfBlock(ContentKind::kActivation, block, mb);
+    const int64_t bytes = layout_.activation_bytes;
+    int32_t slot = table_.device_activation[block];
+    if (slot < 0) slot = ring_.Find(ActKey(block, mb));
+    if (slot < 0) {
+      slot = ring_.Acquire(ActKey(block, mb));
+      EmitCopy(OpKind::kActIn, h2d_lane_, R(table_.host_activation[block], 0, bytes, content),
+               W(slot, 0, bytes, content), block, -1, -1, mb);
+    }
+    return R(slot, 0, bytes, content);
+  }
+
+  Operand Tokens(int mb) const { return R(batch_slot_, 0, layout_.token_bytes, Batch(mb)); }
+
+  Operand Saved(Access access, int block, int mb) const {
+    const int32_t own = table_.saved[block];
+    return Make(access, own >= 0 ? own : table_.saved_scratch, 0, layout_.blocks[block].saved_bytes,
+                OfBlock(ContentKind::kSaved, block, mb));
+  }
+
+  static void Append(const std::vector<Operand>& more, std::vector<Operand>* operands) {
+    operands->insert(operands->end(), more.begin(), more.end());
+  }
+
+  void Forward(int b, int mb) {
+    const Block& block = layout_.blocks[b];
+    const std::vector<Operand> params = FetchParams(b, mb);
+    const Operand input = b == 0 ? Tokens(mb) : Activation(b, mb);
+    const Operand output = NewActivation(b + 1, mb);
+    std::vector<Operand> operands = {Saved(Access::kWrite, b, mb), input, output,
+                                     Workspace(block.forward_workspace_bytes)};
+    Append(params, &operands);
+    Emit(OpKind::kForward, compute_lane_, std::move(operands), b, -1, -1, mb);
+    plan_.ops.back().flops = block.forward_flops;
+    if (table_.saved[b] < 0 && block.saved_bytes > 0) scratch_holds_ = b;
+    ReleaseParams(b, params);
+    if (b > 0) ring_.Release(input.slot, true);
+    ring_.Release(output.slot, true);  // FORWARD or LOSS of the next block takes it again at once.
+    if (table_.host_activation[b + 1] >= 0) {
+      const Content content = output.content;
+      EmitCopy(OpKind::kActOut, d2h_lane_, R(output.slot, 0, output.bytes, content),
+               W(table_.host_activation[b + 1], 0, output.bytes, content), b + 1, -1, -1, mb);
+    }
+  }
+
+  void Loss(int mb) {
+    const int b = facts_.head;
+    const Block& block = layout_.blocks[b];
+    const std::vector<Operand> params = FetchParams(b, mb);
+    const Operand input = Activation(b, mb);
+    std::vector<Operand> operands = {Tokens(mb), input, Workspace(block.backward_workspace_bytes)};
+    if (train_) {
+      operands.push_back(W(table_.activation_gradient, 0, layout_.activation_bytes,
+                           OfBlock(ContentKind::kActGradient, b, mb)));
+    }
+    Append(params, &operands);
+    const std::vector<Operand> grads = train_ ? NewGradients(b, mb) : std::vector<Operand>();
+    Append(grads, &operands);
+    losses_.push_back(Emit(OpKind::kLoss, compute_lane_, std::move(operands), b, -1, -1, mb));
+    plan_.ops.back().flops = block.forward_flops + (train_ ? block.backward_flops : 0);
+    ReleaseParams(b, params);
+    ring_.Release(input.slot, false);
+    SendGradients(b, mb, grads);
+  }
+
+  void Backward(int b, int mb) {
+    const Block& block = layout_.blocks[b];
+    const std::vector<Operand> params = FetchParams(b, mb);
+    const Operand input = b == 0 ? Tokens(mb) : Activation(b, mb);
+    if (table_.saved[b] < 0 && block.saved_bytes > 0 && scratch_holds_ != b) {
+      const int32_t output = ring_.Acquire(SlotPool::kNothing);
+      std::vector<Operand> operands = {Saved(Access::kWrite, b, mb), input,
+                                       W(output, 0, layout_.activation_bytes, Content()),
+                                       Workspace(block.forward_workspace_bytes)};
+      Append(params, &operands);
+      Emit(OpKind::kRecompute, compute_lane_, std::move(operands), b, -1, -1, mb);
+      plan_.ops.back().flops = block.forward_flops;
+      ring_.Release(output, false);
+    }
+    if (table_.saved[b] < 0 && block.saved_bytes > 0) scratch_holds_ = -1;
+    const Content above = OfBlock(ContentKind::kActGradient, b + 1, mb);
+    const Operand gradient = b == 0 ? R(table_.activation_gradient, 0, layout_.activation_bytes, above)
+                                    : RW(table_.activation_gradient, 0, layout_.activation_bytes, above,
+                                         OfBlock(ContentKind::kActGradient, b, mb));
+    std::vector<Operand> operands = {Saved(Access::kRead, b, mb), input, gradient,
+                                     Workspace(block.backward_workspace_bytes)};
+    Append(params, &operands);
+    const std::vector<Operand> grads = NewGradients(b, mb);
+    Append(grads, &operands);
+    last_backward_ = Emit(OpKind::kBackward, compute_lane_, std::move(operands), b, -1, -1, mb);
+    plan_.ops.back().flops = block.backward_flops;
+    ReleaseParams(b, params);
+    if (b > 0) ring_.Release(input.slot, false);
+    SendGradients(b, mb, grads);
+  }
+
+  // ---- Gradients
+
+  // Where LOSS or BACKWARD writes them. The first of a sum with a device home starts it in place.
+  std::vector<Operand> NewGradients(int block, int mb) {
+    std::vector<Operand> operands;
+    for (const int u : layout_.blocks[block].units) {
+      if (choice_.units[u].gradients == Tier::kDevice && contributions_[u] == 0) {
+        operands.push_back(W(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, 1)));
+      } else {
+        const int32_t slot = device_grads_[facts_.unit_class[u]].Acquire(SlotPool::kNothing);
+        operands.push_back(W(slot, 0, AccBytes(u), Gradient(block, u, mb)));
+      }
+    }
+    return operands;
+  }
+
+  void SendGradients(int block, int mb, const std::vector<Operand>& grads) {
+    for (size_t i = 0; i < grads.size(); ++i) {
+      const int u = layout_.blocks[block].units[i];
+      if (choice_.units[u].gradients == Tier::kDevice) {
+        if (contributions_[u] > 0) {
+          Accumulate(u, compute_lane_, grads[i], block, mb);
+          device_grads_[facts_.unit_class[u]].Release(grads[i].slot, false);
+        }
+      } else {
+        SendToHost(u, grads[i], block, mb);
+      }
+      ++contributions_[u];
+      if (contributions_[u] == plan_.micro_batches * facts_.uses[u]) Norm(u);
+    }
+  }
+
+  void SendToHost(int u, const Operand& gradient, int block, int mb) {
+    const int c = facts_.unit_class[u];
+    Operand source = gradient;
+    source.access = Access::kRead;
+    Operand destination = W(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, 1));
+    if (contributions_[u] > 0) {
+      destination.slot = host_grads_[c].Acquire(SlotPool::kNothing);
+      destination.content = gradient.content;
+    }
+    EmitCopy(OpKind::kD2H, d2h_lane_, source, destination, block, u, -1, mb);
+    device_grads_[c].Release(gradient.slot, false);
+    if (contributions_[u] == 0) return;
+    Accumulate(u, cpu_lane_, destination, block, mb);
+    host_grads_[c].Release(destination.slot, false);
+  }
+
+  void Accumulate(int u, int32_t lane, Operand gradient, int block, int mb) {
+    gradient.access = Access::kRead;
+    const int64_t n = contributions_[u];
+    Emit(OpKind::kAccumulate, lane,
+         {RW(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, n), Accumulated(u, -1, n + 1)),
+          gradient},
+         block, u, -1, mb);
+    plan_.ops.back().bytes = 3 * AccBytes(u);
+  }
+
+  void Norm(int u) {
+    const int32_t lane = choice_.units[u].gradients == Tier::kDevice ? compute_lane_ : cpu_lane_;
+    norms_.push_back(Emit(OpKind::kNorm, lane,
+                          {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))},
+                          -1, u));
+    plan_.ops.back().bytes = AccBytes(u);
+    if (plan_.mode == Mode::kOverlap) Update(u);
+  }
+
+  void Clip() { clip_ = Emit(OpKind::kClip, cpu_lane_, {}); }
+
+  // ---- Optimizer
+
+  void Update(int u) {
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) UpdateChunk(u, k);
+  }
+
+  void UpdateChunk(int u, int k) {
+    const PlanChoice::UnitHome& at = choice_.units[u];
+    const ChunkHome& home = table_.homes[u][k];
+    const bool on_device = at.record == Tier::kDevice;
+    const int64_t n = ChunkElements(u, k);
+    const int64_t record_bytes = n * kRecordBytesPerElement;
+    const int64_t params_bytes = n * facts_.param_size;
+
+    int32_t record_slot = home.record_slot;
+    if (at.record == Tier::kNvme) {
+      record_slot = record_.Acquire(SlotPool::kNothing);
+      EmitCopy(OpKind::kRead, record_read_lanes_[records_ % record_read_lanes_.size()],
+               R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
+               W(record_slot, 0, Stored(record_bytes), Record(u, k, 0)), -1, u, k, -1);
+    }
+    const Operand gradient = GradientOfChunk(u, k, on_device);
+    const bool staged = !on_device && at.params != Tier::kHost;
+    const int32_t params_slot = staged ? params_out_.Acquire(SlotPool::kNothing) : home.params_slot;
+    const Operand params = W(params_slot, staged ? 0 : home.params_offset, params_bytes, Params(u, k, 1));
+    updates_.push_back(Emit(
+        OpKind::kUpdate, on_device ? compute_lane_ : cpu_lane_,
+        {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
+    plan_.ops.back().bytes = n * (28 + facts_.param_size);
+    final_.push_back(updates_.back());
+    if (gradient.slot != table_.accumulated[u]) accumulated_chunk_.Release(gradient.slot, false);
+
+    if (at.record == Tier::kNvme) {
+      final_.push_back(EmitCopy(OpKind::kWrite, record_write_lanes_[records_ % record_write_lanes_.size()],
+                                R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
+                                W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1));
+      record_.Release(record_slot, false);
+      ++records_;
+    }
+    if (!staged) return;
+    if (at.params == Tier::kNvme) {
+      final_.push_back(EmitCopy(OpKind::kWrite, params_write_lane_,
+                                R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
+                                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1));
+    } else {
+      final_.push_back(EmitCopy(OpKind::kH2D, h2d_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
+                                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u,
+                                k, -1));
+    }
+    params_out_.Release(params_slot, false);
+  }
+
+  // The chunk's part of the finished sum, where the optimizer runs.
+  Operand GradientOfChunk(int u, int k, bool on_device) {
+    const int64_t offset = table_.chunks[u][k].begin * facts_.acc_size;
+    const int64_t bytes = ChunkElements(u, k) * facts_.acc_size;
+    const Operand sum = R(table_.accumulated[u], offset, bytes, Accumulated(u, k, contributions_[u]));
+    if (on_device || choice_.units[u].gradients == Tier::kHost) return sum;
+    const int32_t slot = accumulated_chunk_.Acquire(SlotPool::kNothing);
+    EmitCopy(OpKind::kD2H, d2h_lane_, sum, W(slot, 0, bytes, sum.content), -1, u, k, -1);
+    return R(slot, 0, bytes, sum.content);
+  }
+
+  // ---- The end, and order beyond hazards
+
+  void Commit() { commit_ = Emit(OpKind::kCommit, commit_lane_, {}); }
+
+  void Order(int32_t op, int32_t on, int32_t distance = 0) {
+    orders_.push_back(ExplicitOrder{op, Dependency{on, distance}});
+  }
+
+  void OrderByMode() {
+    for (const int32_t op : final_) Order(commit_, op);
+    for (const int32_t op : losses_) Order(commit_, op);
+    if (train_) {
+      Order(commit_, clip_);
+      Order(clip_, commit_, 1);
+      for (const int32_t op : norms_) Order(clip_, op);
+      for (const int32_t op : losses_) Order(clip_, op);
+      // The leaves of the norm are written by NORM and read by CLIP but stand in no slot.
+      for (const int32_t op : norms_) Order(op, clip_, 1);
+      for (const int32_t op : updates_) {
+        // State changes only after the step before is committed: so a step is atomic, COMMIT sees exactly
+        // its own step in every tier, and no NVMe item ever needs a third version.
+        Order(op, commit_, 1);
+        if (plan_.mode == Mode::kOverlap) continue;
+        Order(op, clip_);
+        Order(op, last_backward_);
+      }
+    }
+    if (plan_.mode != Mode::kSync) return;
+    std::vector<bool> seen(plan_.lanes.size(), false);
+    for (int32_t i = 0; i < static_cast<int32_t>(plan_.ops.size()); ++i) {
+      if (seen[plan_.ops[i].lane]) continue;
+      seen[plan_.ops[i].lane] = true;
+      Order(i, commit_, 1);
+    }
+  }
+
+  const ModelLayout& layout_;
+  const LayoutFacts facts_;
+  const PlanChoice& choice_;
+  const bool train_;
+  SlotTable table_;
+  SlotPool host_batch_, device_batch_;
+  std::vector<SlotPool> host_params_, device_params_, host_grads_, device_grads_;  // by class
+  SlotPool ring_, record_, params_out_, accumulated_chunk_;
+  StepPlan plan_;
+  std::vector<ExplicitOrder> orders_;
+
+  int32_t batch_lane_ = -1, commit_lane_ = -1, compute_lane_ = -1, cpu_lane_ = -1, h2d_lane_ = -1,
+          d2h_lane_ = -1, params_read_lane_ = -1, params_write_lane_ = -1;
+  std::vector<int32_t> record_read_lanes_, record_write_lanes_;
+
+  int32_t batch_slot_ = -1;             // device slot of the current micro-batch
+  int scratch_holds_ = -1;              // block whose saved tensors are in the shared scratch
+  std::vector<int64_t> contributions_;  // by unit, so far
+  size_t records_ = 0;                  // NVMe records updated so far
+
+  std::vector<int32_t> losses_, norms_, updates_;
+  std::vector<int32_t> final_;  // operations that end in a home
+  int32_t last_backward_ = -1, clip_ = -1, commit_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<StepPlan> BuildPlan(const ModelLayout& layout, const PlanChoice& choice, PlanKind kind) {
+  STRATA_RETURN_IF_ERROR(CheckLayout(layout));
+  STRATA_RETURN_IF_ERROR(CheckChoice(layout, choice));
+  return Builder(layout, choice, kind).Build();
+}
+
+}  // namespace strata

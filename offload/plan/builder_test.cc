@@ -1,0 +1,141 @@
+#include "offload/plan/builder.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "offload/plan/nvme_items.h"
+#include "offload/plan/planner.h"
+#include "offload/plan/slot_table.h"
+#include "offload/plan/test_layouts.h"
+#include "offload/plan/verifier.h"
+
+namespace strata {
+namespace {
+
+std::vector<TestShape> Shapes() {
+  return {
+      TestShape{},
+      TestShape{.layers = 1},
+      TestShape{.layers = 5, .norm_elements = 0, .tied = true},
+      TestShape{.layers = 4, .tied = true, .units_per_layer = 2, .compute = DType::kF32},
+      TestShape{.layers = 2, .compute = DType::kF64, .saved_bytes = 0},
+  };
+}
+
+// Every placement that exists, for every shape, in every mode.
+template <typename Visit>
+void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
+  constexpr Tier kAll[] = {Tier::kDevice, Tier::kHost, Tier::kNvme};
+  int n = 0;
+  for (const Tier params : kAll) {
+    for (const Tier gradients : {Tier::kDevice, Tier::kHost}) {
+      for (const Tier record : kAll) {
+        if (record == Tier::kDevice && (params != Tier::kDevice || gradients != Tier::kDevice)) continue;
+        for (const Tier activations : {Tier::kDevice, Tier::kHost}) {
+          for (const bool keep : {false, true}) {
+            PlanChoice choice = UniformChoice(layout, params, gradients, record, activations, keep);
+            // The rest turns with the placement, so that all of it is seen with all of that.
+            for (int turn = 0; turn < 3; ++turn, ++n) {
+              choice.mode = static_cast<Mode>((n / 2 + turn) % 3);
+              choice.clip = n % 2 == 0 && choice.mode != Mode::kOverlap;
+              choice.prefetch_depth = 1 + (n / 3 + turn) % 4;
+              choice.io_threads = 1 + (n / 5) % 4;
+              choice.micro_batches = 1 + (n / 7 + turn) % 3;
+              choice.chunk_elements = turn == 0 ? 2048 : turn == 1 ? 4096 : 4 << 20;
+              visit(choice);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::string Text(const PlanChoice& c) {
+  return absl::StrCat("params ", Name(c.units[0].params), " gradients ", Name(c.units[0].gradients),
+                      " record ", Name(c.units[0].record), " activations ", Name(c.blocks[1].activation),
+                      " keep ", c.blocks[1].keep_saved, " mode ", Name(c.mode), " clip ", c.clip, " depth ",
+                      c.prefetch_depth, " io ", c.io_threads, " micro-batches ", c.micro_batches, " chunk ",
+                      c.chunk_elements);
+}
+
+TEST(BuilderTest, EveryChoiceGivesPlansThatVerify) {
+  for (const TestShape& shape : Shapes()) {
+    const ModelLayout layout = MakeTestLayout(shape);
+    ForAllChoices(layout, [&](const PlanChoice& choice) {
+      const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+      ASSERT_TRUE(plans.ok()) << plans.status() << " for " << Text(choice);
+    });
+  }
+}
+
+TEST(BuilderTest, SumsAloneAreThePeaksOfThePlans) {
+  for (const TestShape& shape : Shapes()) {
+    const ModelLayout layout = MakeTestLayout(shape);
+    const LayoutFacts facts(layout);
+    ForAllChoices(layout, [&](const PlanChoice& choice) {
+      const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+      ASSERT_TRUE(plans.ok()) << plans.status();
+      const auto peaks = PeakBytes(layout, facts, choice);
+      for (int t = 0; t < kTierCount; ++t) {
+        EXPECT_EQ(peaks[t], std::max(plans->train.arena_bytes[t], plans->eval.arena_bytes[t]))
+            << Text(choice);
+      }
+      const absl::StatusOr<uint64_t> capacity = CapacityBytes(NvmeItems(plans->train));
+      ASSERT_TRUE(capacity.ok()) << capacity.status();
+      EXPECT_EQ(peaks[static_cast<int>(Tier::kNvme)], static_cast<int64_t>(*capacity)) << Text(choice);
+    });
+  }
+}
+
+TEST(BuilderTest, BothPlansShareTheirPersistentSlots) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
+  ForAllChoices(layout, [&](const PlanChoice& choice) {
+    const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    for (size_t s = 0; s < plans->train.slots.size() && plans->train.slots[s].persistent; ++s) {
+      const Slot& train = plans->train.slots[s];
+      const Slot& eval = plans->eval.slots[s];
+      EXPECT_TRUE(train.tier == eval.tier && train.offset == eval.offset && train.bytes == eval.bytes &&
+                  eval.persistent && train.name == eval.name);
+    }
+  });
+}
+
+// Memory that does not grow with depth: what a layer needs stays, whatever their number.
+TEST(BuilderTest, DevicePeakOfTheSmallestPlanIsConstantInLayers) {
+  int64_t peak = 0;
+  for (const int layers : {3, 6, 12, 24, 48}) {
+    const ModelLayout layout = MakeTestLayout(TestShape{.layers = layers});
+    const PlanChoice choice =
+        UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, /*keep_saved=*/false);
+    const int64_t now = PeakBytes(layout, LayoutFacts(layout), choice)[static_cast<int>(Tier::kDevice)];
+    if (peak == 0) peak = now;
+    EXPECT_EQ(now, peak) << layers;
+  }
+}
+
+TEST(BuilderTest, CombinationsThatDoNotExistNameTheFieldAndTheRemedy) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kDevice, Tier::kHost, false);
+  absl::Status status = BuildPlans(layout, choice).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("memory.placement.optimizer"), std::string::npos) << status;
+  choice = UniformChoice(layout, Tier::kHost, Tier::kNvme, Tier::kHost, Tier::kHost, false);
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.placement.gradients"),
+            std::string::npos);
+  choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kNvme, false);
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.placement.activations"),
+            std::string::npos);
+  choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
+  choice.mode = Mode::kOverlap;
+  choice.clip = true;
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.mode"), std::string::npos);
+  choice.clip = false;
+  choice.chunk_elements = 1000;
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.chunk_elements"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,69 @@
+// Slots of one size handed out in program order, least recently released first: the hand-out runs ahead of
+// the compute lane by as many units as there are slots. What a slot still holds can be found again.
+#ifndef OFFLOAD_PLAN_SLOT_POOL_H_
+#define OFFLOAD_PLAN_SLOT_POOL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/check.h"
+
+namespace strata {
+
+class SlotPool {
+ public:
+  static constexpr int64_t kNothing = -1;
+
+  SlotPool() = default;
+  explicit SlotPool(const std::vector<int32_t>& slots) {
+    for (const int32_t slot : slots) entries_.push_back(Entry{slot});
+  }
+
+  // The slot that holds `key`, now in use (again); -1 when none does.
+  int32_t Find(int64_t key) {
+    for (Entry& entry : entries_) {
+      if (entry.key != key) continue;
+      ++entry.users;
+      return entry.slot;
+    }
+    return -1;
+  }
+
+  // A slot nobody uses, from now on holding `key`. The pool was sized for this, so there is one.
+  int32_t Acquire(int64_t key) {
+    Entry* oldest = nullptr;
+    for (Entry& entry : entries_) {
+      if (entry.users == 0 && (oldest == nullptr || entry.released < oldest->released)) oldest = &entry;
+    }
+    STRATA_CHECK(oldest != nullptr);
+    oldest->key = key;
+    oldest->users = 1;
+    return oldest->slot;
+  }
+
+  // Slots that are not of this pool (homes) are ignored. `keep`: the content may be found again.
+  void Release(int32_t slot, bool keep) {
+    for (Entry& entry : entries_) {
+      if (entry.slot != slot) continue;
+      STRATA_CHECK(entry.users > 0);
+      --entry.users;
+      entry.released = ++clock_;
+      if (!keep) entry.key = kNothing;
+    }
+  }
+
+ private:
+  struct Entry {
+    int32_t slot = -1;
+    int64_t key = kNothing;
+    int users = 0;
+    int64_t released = 0;
+  };
+
+  std::vector<Entry> entries_;
+  int64_t clock_ = 0;
+};
+
+}  // namespace strata
+
+#endif  // OFFLOAD_PLAN_SLOT_POOL_H_

@@ -1,0 +1,429 @@
+#include "offload/plan/slot_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/checked.h"
+#include "common/status.h"
+#include "offload/store/store_layout.h"
+
+namespace strata {
+namespace {
+
+absl::Status Bad(absl::string_view field, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
+}
+
+// Lays slots out, or only adds up their bytes: the search for a placement asks for sums a thousand times.
+class Allocator {
+ public:
+  Allocator(SlotTable* table, bool sums_only) : table_(table), sums_only_(sums_only) {}
+
+  void set_persistent(bool persistent) { persistent_ = persistent; }
+
+  // `suffix` < 0: the name ends without it.
+  int32_t Add(Tier tier, int64_t bytes, absl::string_view prefix, absl::string_view name,
+              int64_t suffix = -1) {
+    int64_t& end = table_->arena_bytes[static_cast<int>(tier)];
+    int64_t offset = 0;
+    if (tier == Tier::kNvme) {
+      // Two versions: COMMIT of a step precedes every write of the next one, so none is ever written ahead.
+      end += 2 * bytes;
+    } else {
+      offset = RoundUp(end, kSlotAlignment);
+      end = offset + bytes;
+    }
+    if (sums_only_) return 0;
+    Slot slot;
+    slot.tier = tier;
+    slot.offset = offset;
+    slot.bytes = bytes;
+    slot.persistent = persistent_;
+    slot.name = absl::StrCat(prefix, name.empty() ? "" : ".", name);
+    if (suffix >= 0) absl::StrAppend(&slot.name, ".", suffix);
+    table_->slots.push_back(std::move(slot));
+    return static_cast<int32_t>(table_->slots.size() - 1);
+  }
+
+  SlotTable::Pool AddPool(Tier tier, int64_t count, int64_t bytes, absl::string_view prefix,
+                          absl::string_view name = "") {
+    SlotTable::Pool pool;
+    for (int64_t i = 0; i < count; ++i) pool.push_back(Add(tier, bytes, prefix, name, i));
+    return pool;
+  }
+
+ private:
+  SlotTable* const table_;
+  const bool sums_only_;
+  bool persistent_ = false;
+};
+
+struct PoolSize {
+  int64_t bytes = 0;
+  int64_t needed = 0;  // at one time
+  int64_t things = 0;  // that ever want a slot
+
+  int64_t Count(int depth) const { return std::min(needed + depth - 1, things); }
+};
+
+class TableBuilder {
+ public:
+  TableBuilder(const ModelLayout& layout, const LayoutFacts& facts, const PlanChoice& choice, PlanKind kind,
+               bool sums_only)
+      : layout_(layout),
+        facts_(facts),
+        choice_(choice),
+        train_(kind == PlanKind::kTrain),
+        sums_only_(sums_only),
+        alloc_(&table_, sums_only) {}
+
+  SlotTable Build() {
+    alloc_.set_persistent(true);
+    AddPersistent();
+    alloc_.set_persistent(false);
+    AddBatches();
+    AddParams();
+    AddActivations();
+    AddSavedAndWorkspace();
+    if (train_) {
+      AddGradients();
+      AddOptimizer();
+    }
+    return std::move(table_);
+  }
+
+ private:
+  int64_t ParamBytes(int unit) const { return layout_.units[unit].elements * facts_.param_size; }
+  int64_t AccBytes(int unit) const { return layout_.units[unit].elements * facts_.acc_size; }
+
+  void AddPersistent() {
+    const int units = static_cast<int>(layout_.units.size());
+    if (!sums_only_) {
+      table_.chunks.resize(units);
+      table_.homes.resize(units);
+    }
+    for (int u = 0; u < units; ++u) {
+      const ParamUnit& unit = layout_.units[u];
+      const PlanChoice::UnitHome& home = choice_.units[u];
+      const int32_t params =
+          home.params == Tier::kNvme ? -1 : alloc_.Add(home.params, ParamBytes(u), "params", unit.name);
+      const int32_t accumulated = alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
+      if (!sums_only_) {
+        table_.params_home.push_back(params);
+        table_.accumulated.push_back(accumulated);
+      }
+      int64_t index = 0;
+      for (int64_t begin = 0; begin < unit.elements; begin += choice_.chunk_elements, ++index) {
+        const int64_t end = std::min(begin + choice_.chunk_elements, unit.elements);
+        AddChunk(u, index, begin, end, params);
+      }
+    }
+  }
+
+  void AddChunk(int u, int64_t index, int64_t begin, int64_t end, int32_t params) {
+    const std::string& name = layout_.units[u].name;
+    const PlanChoice::UnitHome& home = choice_.units[u];
+    const int64_t record_bytes = (end - begin) * kRecordBytesPerElement;
+    const bool record_nvme = home.record == Tier::kNvme;
+    ChunkHome at;
+    at.record_slot =
+        alloc_.Add(home.record, record_nvme ? Stored(record_bytes) : record_bytes, "record", name, index);
+    if (home.params == Tier::kNvme) {
+      at.params_slot =
+          alloc_.Add(Tier::kNvme, Stored((end - begin) * facts_.param_size), "params", name, index);
+    } else {
+      at.params_slot = params;
+      at.params_offset = begin * facts_.param_size;
+    }
+    if (home.record != Tier::kDevice) {
+      if (record_nvme) Grow(&record_, record_bytes);
+      if (home.params != Tier::kHost) Grow(&params_out_, (end - begin) * facts_.param_size);
+      if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, (end - begin) * facts_.acc_size);
+    }
+    if (sums_only_) return;
+    table_.chunks[u].push_back(ChunkInfo{u, begin, end});
+    table_.homes[u].push_back(at);
+  }
+
+  static int64_t Stored(int64_t bytes) { return static_cast<int64_t>(StoredBytes(bytes)); }
+
+  static void Grow(PoolSize* pool, int64_t bytes) {
+    pool->bytes = std::max(pool->bytes, Stored(bytes));
+    pool->needed = 1;
+    ++pool->things;
+  }
+
+  void AddBatches() {
+    // Two are enough: one in use, the next one on its way.
+    const int64_t count = std::min<int64_t>(choice_.prefetch_depth, 2);
+    table_.host_batch = alloc_.AddPool(Tier::kHost, count, layout_.token_bytes, "batch");
+    table_.device_batch = alloc_.AddPool(Tier::kDevice, count, layout_.token_bytes, "batch");
+  }
+
+  void AddParams() {
+    std::vector<PoolSize> device(facts_.classes), host(facts_.classes);
+    for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+      const int c = facts_.unit_class[u];
+      if (choice_.units[u].params == Tier::kDevice) continue;
+      device[c].bytes = std::max(device[c].bytes, ParamBytes(u));
+      ++device[c].things;
+      if (choice_.units[u].params == Tier::kNvme) Grow(&host[c], ParamBytes(u));
+    }
+    std::vector<int64_t> at_once(facts_.classes);
+    for (const Block& block : layout_.blocks) {
+      std::fill(at_once.begin(), at_once.end(), 0);
+      for (const int u : block.units) {
+        if (choice_.units[u].params == Tier::kDevice) continue;
+        const int c = facts_.unit_class[u];
+        device[c].needed = std::max(device[c].needed, ++at_once[c]);
+      }
+    }
+    AddPools(Tier::kHost, host, "stage.params", &table_.host_params);
+    AddPools(Tier::kDevice, device, "fetch.params", &table_.device_params);
+  }
+
+  void AddPools(Tier tier, const std::vector<PoolSize>& sizes, absl::string_view prefix,
+                std::vector<SlotTable::Pool>* pools) {
+    for (int c = 0; c < facts_.classes; ++c) {
+      pools->push_back(alloc_.AddPool(tier, sizes[c].Count(choice_.prefetch_depth), sizes[c].bytes, prefix,
+                                      sums_only_ ? "" : absl::StrCat(c)));
+    }
+  }
+
+  // The input of every block but the embedding; the head's is consumed at once, so it never has a home.
+  bool InRing(int block) const {
+    if (block < 1 || block > facts_.head) return false;
+    return !train_ || block == facts_.head || choice_.blocks[block].activation != Tier::kDevice;
+  }
+
+  bool Recomputes(int block) const {
+    return train_ && block < facts_.head && layout_.blocks[block].saved_bytes > 0 &&
+           !choice_.blocks[block].keep_saved;
+  }
+
+  void AddActivations() {
+    const int blocks = static_cast<int>(layout_.blocks.size());
+    PoolSize ring{layout_.activation_bytes, 0, 1};
+    for (int b = 0; b < facts_.head; ++b) {
+      ring.things += InRing(b + 1);
+      const int64_t forward = static_cast<int64_t>(InRing(b)) + InRing(b + 1);
+      const int64_t backward = static_cast<int64_t>(InRing(b)) + Recomputes(b);
+      ring.needed = std::max({ring.needed, forward, backward});
+    }
+    table_.activation_ring =
+        alloc_.AddPool(Tier::kDevice, ring.Count(choice_.prefetch_depth), ring.bytes, "activation");
+    table_.device_activation.assign(blocks, -1);
+    table_.host_activation.assign(blocks, -1);
+    if (!train_) return;
+    for (int b = 1; b < facts_.head; ++b) {
+      if (InRing(b)) {
+        table_.host_activation[b] =
+            alloc_.Add(Tier::kHost, layout_.activation_bytes, "checkpoint.activation", "", b);
+      } else {
+        table_.device_activation[b] =
+            alloc_.Add(Tier::kDevice, layout_.activation_bytes, "checkpoint.activation", "", b);
+      }
+    }
+    table_.activation_gradient =
+        alloc_.Add(Tier::kDevice, layout_.activation_bytes, "activation-gradient", "");
+  }
+
+  void AddSavedAndWorkspace() {
+    table_.saved.assign(layout_.blocks.size(), -1);
+    int64_t scratch = 0, workspace = 64;
+    for (int b = 0; b <= facts_.head; ++b) {
+      const Block& block = layout_.blocks[b];
+      if (b < facts_.head) workspace = std::max(workspace, block.forward_workspace_bytes);
+      if (train_ || b == facts_.head) workspace = std::max(workspace, block.backward_workspace_bytes);
+      if (b == facts_.head) continue;
+      if (train_ && !Recomputes(b) && block.saved_bytes > 0) {
+        table_.saved[b] = alloc_.Add(Tier::kDevice, block.saved_bytes, "saved", "", b);
+      } else {
+        scratch = std::max(scratch, block.saved_bytes);
+      }
+    }
+    table_.workspace = alloc_.Add(Tier::kDevice, workspace, "workspace", "");
+    table_.saved_scratch = scratch > 0 ? alloc_.Add(Tier::kDevice, scratch, "saved", "") : table_.workspace;
+  }
+
+  void AddGradients() {
+    std::vector<PoolSize> device(facts_.classes), host(facts_.classes);
+    std::vector<int64_t> at_once(facts_.classes);
+    for (int b = 0; b <= facts_.head; ++b) {
+      std::fill(at_once.begin(), at_once.end(), 0);
+      for (const int u : layout_.blocks[b].units) {
+        const bool on_device = choice_.units[u].gradients == Tier::kDevice;
+        // Every gradient but a step's first of the unit has to be added to the sum.
+        const bool adds = choice_.micro_batches > 1 || facts_.first_contributor[u] != b;
+        const int c = facts_.unit_class[u];
+        if (!on_device || adds) {
+          device[c].bytes = std::max(device[c].bytes, AccBytes(u));
+          device[c].needed = std::max(device[c].needed, ++at_once[c]);
+          ++device[c].things;
+        }
+        if (!on_device && adds) {
+          host[c].bytes = std::max(host[c].bytes, AccBytes(u));
+          host[c].needed = 1;
+          ++host[c].things;
+        }
+      }
+    }
+    AddPools(Tier::kHost, host, "stage.grad", &table_.host_grads);
+    AddPools(Tier::kDevice, device, "fetch.grad", &table_.device_grads);
+  }
+
+  void AddOptimizer() {
+    const int depth = choice_.prefetch_depth;
+    table_.record = alloc_.AddPool(Tier::kHost, record_.Count(depth), record_.bytes, "stage.record");
+    table_.params_out =
+        alloc_.AddPool(Tier::kHost, params_out_.Count(depth), params_out_.bytes, "stage.params-out");
+    table_.accumulated_chunk = alloc_.AddPool(Tier::kHost, accumulated_chunk_.Count(depth),
+                                              accumulated_chunk_.bytes, "stage.accumulated");
+  }
+
+  const ModelLayout& layout_;
+  const LayoutFacts& facts_;
+  const PlanChoice& choice_;
+  const bool train_;
+  const bool sums_only_;
+  SlotTable table_;
+  Allocator alloc_;
+  PoolSize record_, params_out_, accumulated_chunk_;
+};
+
+// Classes: units of transformers and the others apart, each sorted by size and cut where the size halves.
+void ClassifyUnits(const ModelLayout& layout, LayoutFacts* facts) {
+  const int units = static_cast<int>(layout.units.size());
+  std::vector<bool> in_transformer(units, false);
+  for (const Block& block : layout.blocks) {
+    if (block.kind != BlockKind::kTransformer) continue;
+    for (const int u : block.units) in_transformer[u] = true;
+  }
+  facts->unit_class.assign(units, 0);
+  for (const bool transformer : {false, true}) {
+    std::vector<int> members;
+    for (int u = 0; u < units; ++u) {
+      if (in_transformer[u] == transformer) members.push_back(u);
+    }
+    std::stable_sort(members.begin(), members.end(),
+                     [&](int a, int b) { return layout.units[a].elements > layout.units[b].elements; });
+    int64_t largest = 0;
+    for (const int u : members) {
+      if (largest == 0 || layout.units[u].elements * 2 < largest) {
+        largest = layout.units[u].elements;
+        ++facts->classes;
+      }
+      facts->unit_class[u] = facts->classes - 1;
+    }
+  }
+}
+
+}  // namespace
+
+LayoutFacts::LayoutFacts(const ModelLayout& layout) {
+  param_size = SizeOf(layout.compute_dtype);
+  acc_size = SizeOf(layout.acc_dtype());
+  head = static_cast<int>(layout.blocks.size()) - 1;
+  uses.assign(layout.units.size(), 0);
+  first_contributor.assign(layout.units.size(), -1);
+  for (int b = 0; b <= head; ++b) {
+    for (const int u : layout.blocks[b].units) {
+      if (uses[u]++ == 0) first_use_order.push_back(u);
+      first_contributor[u] = b;  // Backward goes down, so the last block comes first.
+    }
+  }
+  ClassifyUnits(layout, this);
+}
+
+bool IsFirstContribution(const LayoutFacts& facts, int block, int unit, int64_t micro_batch) {
+  return micro_batch == 0 && facts.first_contributor[unit] == block;
+}
+
+absl::Status CheckLayout(const ModelLayout& layout) {
+  const int64_t blocks = static_cast<int64_t>(layout.blocks.size());
+  if (blocks < 3) return Bad("layout.blocks", "an embedding, at least one transformer and a head are needed");
+  if (layout.compute_dtype == DType::kI32) return Bad("layout.compute_dtype", "i32 is not a compute type");
+  if (layout.activation_bytes <= 0 || layout.token_bytes <= 0)
+    return Bad("layout", "activation_bytes and token_bytes must be positive");
+  std::vector<bool> used(layout.units.size(), false);
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Block& block = layout.blocks[b];
+    const BlockKind expected = b == 0            ? BlockKind::kEmbedding
+                               : b == blocks - 1 ? BlockKind::kHead
+                                                 : BlockKind::kTransformer;
+    const std::string field = absl::StrCat("layout.blocks[", b, "]");
+    if (block.kind != expected) return Bad(field, "blocks are an embedding, transformers, a head");
+    if (block.saved_bytes < 0 || block.forward_workspace_bytes < 0 || block.backward_workspace_bytes < 0)
+      return Bad(field, "a size is negative");
+    for (size_t i = 0; i < block.units.size(); ++i) {
+      const int u = block.units[i];
+      if (u < 0 || u >= static_cast<int>(layout.units.size()))
+        return Bad(field, absl::StrCat("unit ", u, " does not exist"));
+      if (std::find(block.units.begin(), block.units.begin() + i, u) != block.units.begin() + i)
+        return Bad(field, absl::StrCat("unit ", layout.units[u].name, " twice"));
+      used[u] = true;
+    }
+  }
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    const ParamUnit& unit = layout.units[u];
+    const std::string field = absl::StrCat("layout.units[", u, "] ", unit.name);
+    if (unit.elements <= 0 || unit.elements % kTensorAlignment != 0)
+      return Bad(field,
+                 absl::StrCat(unit.elements, " elements are not a positive multiple of ", kTensorAlignment));
+    if (!used[u]) return Bad(field, "no block uses it");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
+  if (choice.micro_batches < 1 || choice.micro_batches > (1 << 20))
+    return Bad("training.micro_batch",
+               absl::StrCat(choice.micro_batches, " micro-batches per step; 1 to 1048576 are possible"));
+  if (choice.chunk_elements <= 0 || choice.chunk_elements % kChunkMultiple != 0)
+    return Bad("memory.chunk_elements",
+               absl::StrCat(choice.chunk_elements, " is not a positive multiple of ", kChunkMultiple));
+  if (choice.prefetch_depth < 1 || choice.prefetch_depth > 64)
+    return Bad("memory.prefetch_depth", absl::StrCat(choice.prefetch_depth, " is outside 1..64"));
+  if (choice.io_threads < 1 || choice.io_threads > 64)
+    return Bad("memory.io_threads", absl::StrCat(choice.io_threads, " is outside 1..64"));
+  if (choice.mode == Mode::kOverlap && choice.clip)
+    return Bad("memory.mode",
+               "overlap updates before the global norm is known; with training.grad_clip use forward-overlap "
+               "or sync");
+  if (choice.units.size() != layout.units.size() || choice.blocks.size() != layout.blocks.size())
+    return Bad("choice", "one entry per unit and per block of the layout is needed");
+  for (size_t u = 0; u < choice.units.size(); ++u) {
+    const PlanChoice::UnitHome& home = choice.units[u];
+    if (home.gradients == Tier::kNvme)
+      return Bad("memory.placement.gradients",
+                 "gradients are accumulated in device or host memory, not on nvme");
+    if (home.record == Tier::kDevice && home.gradients != Tier::kDevice)
+      return Bad("memory.placement.optimizer",
+                 "device needs the gradients on the device too; set placement.gradients: device");
+    if (home.record == Tier::kDevice && home.params != Tier::kDevice)
+      return Bad("memory.placement.optimizer",
+                 "device needs the parameters on the device too; set placement.params: device");
+  }
+  for (const PlanChoice::BlockChoice& block : choice.blocks) {
+    if (block.activation == Tier::kNvme)
+      return Bad("memory.placement.activations", "activations live in device or host memory, not on nvme");
+  }
+  return absl::OkStatus();
+}
+
+SlotTable MakeSlotTable(const ModelLayout& layout, const LayoutFacts& facts, const PlanChoice& choice,
+                        PlanKind kind) {
+  return TableBuilder(layout, facts, choice, kind, /*sums_only=*/false).Build();
+}
+
+std::array<int64_t, kTierCount> PeakBytes(const ModelLayout& layout, const LayoutFacts& facts,
+                                          const PlanChoice& choice) {
+  std::array<int64_t, kTierCount> peak{};
+  for (const PlanKind kind : {PlanKind::kTrain, PlanKind::kEval}) {
+    const SlotTable table = TableBuilder(layout, facts, choice, kind, /*sums_only=*/true).Build();
+    for (int t = 0; t < kTierCount; ++t) peak[t] = std::max(peak[t], table.arena_bytes[t]);
+  }
+  return peak;
+}
+
+}  // namespace strata

@@ -1,0 +1,30 @@
+// Hand-made layouts and choices for tests of plans: shapes that no real model needs but a planner must take.
+#ifndef OFFLOAD_PLAN_TEST_LAYOUTS_H_
+#define OFFLOAD_PLAN_TEST_LAYOUTS_H_
+
+#include "offload/model/model_layout.h"
+#include "offload/plan/planner.h"
+
+namespace strata {
+
+struct TestShape {
+  int layers = 3;
+  int64_t layer_elements = 10240;
+  int64_t edge_elements = 6144;  // embedding and head
+  int64_t norm_elements = 64;    // a second, small unit of the head; 0: none
+  bool tied = false;
+  int units_per_layer = 1;
+  DType compute = DType::kBF16;
+  int64_t activation_bytes = 8192;
+  int64_t saved_bytes = 20000;
+};
+
+ModelLayout MakeTestLayout(const TestShape& shape);
+
+// All units and blocks alike.
+PlanChoice UniformChoice(const ModelLayout& layout, Tier params, Tier gradients, Tier record,
+                         Tier activations, bool keep_saved);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_PLAN_TEST_LAYOUTS_H_
