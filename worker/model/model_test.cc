@@ -125,14 +125,15 @@ double NumericGradient(TestStep& step, const Batch& batch, int unit, int64_t ele
   return gradient;
 }
 
-void ExpectGradientsMatch(TestStep& step, const Batch& batch, int64_t stride) {
+void ExpectGradientsMatch(TestStep& step, const Batch& batch) {
+  step.SetChecks(false);
   for (size_t unit = 0; unit < step.layout().units.size(); ++unit) {
     for (const TensorInfo& tensor : step.layout().units[unit].tensors) {
       double largest = 0;
       for (int64_t i = 0; i < tensor.elements; ++i) {
         largest = std::max(largest, std::fabs(step.Grad(static_cast<int>(unit), tensor.offset + i)));
       }
-      for (int64_t i = 0; i < tensor.elements; i += stride) {
+      for (int64_t i = 0; i < tensor.elements; ++i) {
         const double analytic = step.Grad(static_cast<int>(unit), tensor.offset + i);
         const double numeric = NumericGradient(step, batch, static_cast<int>(unit), tensor.offset + i);
         ASSERT_NEAR(analytic, numeric, 1e-6 * std::max(std::fabs(analytic), 1e-2 * largest) + 1e-11)
@@ -157,7 +158,7 @@ TEST(Model, EveryGradientOfEveryVariantMatchesFiniteDifferences) {
         step.Run(batch.tokens, batch.targets, 1 / batch.unmasked, /*recompute=*/true, loss);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(loss[0] / loss[1], MeanLoss(step, batch));  // with and without gradients
-    ExpectGradientsMatch(step, batch, 1);
+    ExpectGradientsMatch(step, batch);
     if (HasFatalFailure()) return;
   }
 }

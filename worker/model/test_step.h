@@ -59,6 +59,9 @@ class TestStep {
   void RandomParams(uint64_t seed, double deviation);
   std::vector<const void*> params() const;
 
+  // Off: no poison, no guards, no comparing, for the many evaluations of a finite difference. On at first.
+  void SetChecks(bool on) { checks_ = on; }
+
   // loss: {sum, unmasked rows}.
   absl::Status LossOnly(std::span<const int32_t> tokens, std::span<const int32_t> targets, double* loss);
   // Gradients of gradient_scale * (sum of losses) for every unit, added over the blocks that share it. With
@@ -85,6 +88,8 @@ class TestStep {
   std::vector<std::unique_ptr<GuardedBuffer>> activations_;  // [i]: output of block i
   std::vector<std::unique_ptr<GuardedBuffer>> saved_;
   GuardedBuffer act_grad_;
+  std::vector<std::unique_ptr<GuardedBuffer>> workspaces_;  // per block and, for all but the head, call
+  bool checks_ = true;
   std::vector<std::vector<double>> grads_;
 };
 
