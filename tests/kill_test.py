@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""kill -9 of trainer, agent and coordinator at random moments: the job goes on after the restart and ends in the
+same bits (the SHA-256 of all states after every step), and nothing is left behind.
+
+usage: kill_test.py [SEED]   (default: random; printed)
+"""
+import os
+import random
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import Cluster, wait_for  # pylint: disable=wrong-import-position
+
+STEPS = 24
+KILLS = 2  # per victim
+
+JOB = """
+name: kill
+model:
+  config: {{architecture: llama, layers: 3, hidden: 64, heads: 4, kv_heads: 2, ffn: 128, vocab: 256, max_seq: 64}}
+data: {{train: [{text}], eval_fraction: 0.1, tokenizer: bytes, seq_len: 64}}
+training:
+  steps: {steps}
+  global_batch: 8
+  micro_batch: 4
+  optimizer: {{name: adamw, lr: 1e-3}}
+  schedule: {{name: cosine, warmup_steps: 3, min_lr: 1e-4}}
+  grad_clip: 1.0
+  seed: 3
+  report_state_hash: true
+memory: {{device: 8MiB, host: 32MiB, nvme: 256MiB, placement: {{params: nvme, optimizer: nvme}}, direct_io: {direct_io}}}
+checkpoint: {{every_steps: 4, keep_last: 2}}
+"""
+
+
+def direct_io(folder):
+    """`require` where the folder's file system has O_DIRECT."""
+    try:
+        os.close(os.open(os.path.join(folder, "probe"), os.O_CREAT | os.O_RDWR | os.O_DIRECT))
+        return "require"
+    except OSError:
+        print("the test folder's file system has no O_DIRECT: buffered I/O")
+        return "off"
+
+
+def main():
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    root = tempfile.mkdtemp(prefix="kill_test_", dir=os.environ.get("TEST_TMPDIR"))
+    text = os.path.join(root, "text.txt")
+    with open(text, "wb") as file:
+        file.write(bytes(random.Random(1).choices(b"abcdefgh \n", k=60000)))
+    job_file = os.path.join(root, "job.yaml")
+    with open(job_file, "w", encoding="utf-8") as file:
+        file.write(JOB.format(text=text, steps=STEPS, direct_io=direct_io(root)))
+
+    with Cluster(os.path.join(root, "run")) as cluster:
+        def run(victim=None):
+            job = cluster.submit(job_file)
+            for kill in range(KILLS if victim else 0):
+                at = rng.randrange(1 + kill * STEPS // KILLS, 1 + (kill + 1) * STEPS // KILLS - 2)
+                wait_for(f"step {at}", lambda: cluster.step(job) >= at or cluster.state(job) == "SUCCEEDED")
+                print(f"{job}: kill -9 of the {victim} at step {cluster.step(job)}", flush=True)
+                if victim == "trainer":
+                    cluster.kill_trainer()
+                else:
+                    cluster.kill(victim)
+                    cluster.start_server() if victim == "server" else cluster.start_worker()
+            ended = cluster.wait_until_ended(job)
+            status = ended["status"]
+            assert status["state"] == "SUCCEEDED", status
+            rows = cluster.steps(job)
+            assert sorted(rows) == list(range(1, STEPS + 1)), sorted(rows)
+            wait_for("the NVMe path to be empty", lambda: not cluster.leftovers(), 30)
+            return status, [(rows[step]["loss_bits"], rows[step]["state_hash"]) for step in sorted(rows)]
+
+        _, expected = run()
+        assert len(set(expected)) == STEPS, "every step changes the states"
+        attempts = {}
+        for victim in ("trainer", "worker", "server"):
+            status, bits = run(victim)
+            assert bits == expected, f"after kill -9 of the {victim} the bits differ"
+            attempts[victim] = int(status["attempt"])
+        print(f"attempts: {attempts}")
+        # The kill must have hit: a killed trainer or agent costs an attempt, a killed coordinator none.
+        assert attempts["trainer"] > 1 and attempts["worker"] > 1, attempts
+        assert attempts["server"] == 1, attempts
+    print("kill -9 of trainer, agent and coordinator: same bits, nothing left behind")
+
+
+main()
