@@ -19,7 +19,7 @@
 #include "offload/checkpoint/export.h"
 #include "offload/device/cpu_device.h"
 #include "offload/io/io_factory.h"
-#include "offload/plan/store_layout_of.h"
+#include "offload/plan/nvme_items.h"
 #include "proto/job_spec/plan_job.h"
 #include "worker/model/init.h"
 #include "worker/model/model.h"
