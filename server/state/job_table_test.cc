@@ -246,7 +246,9 @@ TEST_F(JobTableTest, InvariantsHoldUnderRandomOperations) {
     ASSERT_GE((*after)->intent, before->intent);
     ASSERT_GE((*after)->attempt, before->attempt);
     ASSERT_LE((*after)->attempt, before->attempt + 1);
-    if ((*after)->attempt > before->attempt) ASSERT_EQ(before->state, JobState::kQueued);
+    if ((*after)->attempt > before->attempt) {
+      ASSERT_EQ(before->state, JobState::kQueued);
+    }
     // One in a while ends for good: make room for a new one.
     if (IsTerminal((*after)->state) && below(2) == 0) {
       table_.Put(uid, nullptr);
