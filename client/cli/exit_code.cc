@@ -1,0 +1,54 @@
+#include "client/cli/exit_code.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/lib/rpc_error.h"
+
+namespace strata {
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  const std::string reason = DetailsOf(status).reason;
+  if (reason == "BAD_TRANSITION" || reason == "REQUEST_ID_REUSED" || reason == "STALE_ATTEMPT") return ExitCode::kConflict;
+  switch (status.code()) {
+    case absl::StatusCode::kOk: return ExitCode::kOk;
+    case absl::StatusCode::kNotFound: return ExitCode::kNotFound;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied: return ExitCode::kAuth;
+    case absl::StatusCode::kUnavailable: return ExitCode::kUnavailable;
+    case absl::StatusCode::kDeadlineExceeded: return ExitCode::kTimeout;
+    case absl::StatusCode::kCancelled: return ExitCode::kCancelled;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kResourceExhausted: return ExitCode::kRejected;
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kAborted: return ExitCode::kConflict;
+    default: return ExitCode::kFailed;
+  }
+}
+
+ExitCode ExitCodeOf(v1::Job::State state) {
+  switch (state) {
+    case v1::Job::FAILED: return ExitCode::kFailed;
+    case v1::Job::CANCELLED: return ExitCode::kCancelled;
+    default: return ExitCode::kOk;
+  }
+}
+
+bool IsTerminal(v1::Job::State state) {
+  return state == v1::Job::SUCCEEDED || state == v1::Job::FAILED || state == v1::Job::CANCELLED;
+}
+
+std::string RenderError(const absl::Status& status) {
+  const ErrorDetails details = DetailsOf(status);
+  std::string text = absl::StrCat("error: ", std::string(status.message()), "\n");
+  for (const FieldViolation& violation : details.violations) {
+    absl::StrAppend(&text, "  ", violation.field, ": ", violation.description, "\n");
+  }
+  for (const std::string& note : details.notes) absl::StrAppend(&text, "  ", note, "\n");
+  if (!details.reason.empty()) absl::StrAppend(&text, "  reason: ", details.reason, "\n");
+  for (const auto& [key, value] : details.metadata) absl::StrAppend(&text, "  ", key, ": ", value, "\n");
+  return text;
+}
+
+}  // namespace strata

@@ -1,0 +1,45 @@
+// What can be known about a job on this machine before anything is created: its files, its storage, its
+// memory. Cheap: looks at sizes and headers, reads no data file, and ends within a second.
+#ifndef CLIENT_CLI_PREFLIGHT_H_
+#define CLIENT_CLI_PREFLIGHT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/job_spec/violation.h"
+#include "proto/strata/v1/spec.pb.h"
+
+namespace strata {
+
+// Data files exist, are regular, readable and hold at least one sequence of seq_len + 1 tokens; both parts of
+// an eval_fraction do; the folder of model.from has config.json and weights. `spec` has absolute paths and
+// passed Validate.
+std::vector<FieldViolation> CheckFiles(const v1::JobSpec& spec);
+
+// The nearest existing folder of `nvme_path` is writable, has O_DIRECT unless memory.direct_io is off, and
+// has room for an explicit memory.nvme. Writes one probe file there that never has a name. `field` is what
+// the violation blames: --nvme-path or --state-dir.
+std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::string& nvme_path, const std::string& field);
+
+struct MachineMemory {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;
+};
+// From /proc/meminfo, lowered to the limit of this process's cgroup.
+absl::StatusOr<MachineMemory> ReadMachineMemory();
+
+// Explicit budgets of the tiers that live in this machine's RAM (the CPU device and pinned host memory)
+// together fit into it.
+std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const MachineMemory& memory);
+
+// `path` itself or its nearest parent that exists.
+std::string NearestExisting(const std::string& path);
+
+// Free bytes for this user on the file system of the nearest existing folder; 0 when that cannot be told.
+int64_t FreeBytes(const std::string& path);
+
+}  // namespace strata
+
+#endif  // CLIENT_CLI_PREFLIGHT_H_

@@ -1,0 +1,246 @@
+#include "client/cli/views.h"
+
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/cli/output.h"
+#include "client/lib/names.h"
+#include "common/bytes.h"
+
+namespace strata {
+namespace {
+
+absl::Time ToTime(const google::protobuf::Timestamp& time) {
+  return absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+}
+
+double ToSeconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + duration.nanos() * 1e-9;
+}
+
+std::string Age(const google::protobuf::Timestamp& time) {
+  return time.seconds() == 0 ? "-" : FormatSeconds(absl::ToDoubleSeconds(absl::Now() - ToTime(time)));
+}
+
+std::string Clock(const google::protobuf::Timestamp& time) {
+  return time.seconds() == 0 ? "-" : absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone());
+}
+
+std::string Bytes(int64_t bytes) { return bytes > 0 ? FormatBytes(bytes) : "-"; }
+
+std::string StepText(const v1::Progress& progress) {
+  if (progress.total_steps() == 0) return "-";
+  return absl::StrCat(progress.step(), "/", progress.total_steps());
+}
+
+std::string ShortfallText(const v1::Shortfall& shortfall) {
+  const bool count = shortfall.resource() == "workers";
+  const auto amount = [&](int64_t value) { return count ? absl::StrCat(value) : FormatBytes(value); };
+  std::string text = absl::StrCat(shortfall.resource(), shortfall.scope().empty() ? "" : absl::StrCat(" of ", shortfall.scope()),
+                                  ": needs ", amount(shortfall.requested()));
+  if (!count) absl::StrAppend(&text, " (", shortfall.requested(), " bytes)");
+  absl::StrAppend(&text, ", has ", amount(shortfall.total()));
+  if (!count) absl::StrAppend(&text, " (", shortfall.total(), " bytes)");
+  if (shortfall.free() != shortfall.total()) absl::StrAppend(&text, ", free ", amount(shortfall.free()));
+  if (!shortfall.remedy().empty()) absl::StrAppend(&text, "; ", shortfall.remedy());
+  return text;
+}
+
+template <typename Enum>
+std::string Word(const std::string& name, Enum value, const char* prefix, const char* unset) {
+  if (value == 0) return unset;
+  std::string word = name.substr(std::string(prefix).size());
+  for (char& c : word) c = c == '_' ? '-' : static_cast<char>(c | 0x20);
+  return word;
+}
+
+}  // namespace
+
+std::string StateText(const v1::JobStatus& status) {
+  const std::string state = v1::Job::State_Name(status.state());
+  switch (status.state()) {
+    case v1::Job::QUEUED:
+      return status.waiting().code().empty() ? state : absl::StrCat(state, " (", status.waiting().code(), ")");
+    case v1::Job::STOPPING:
+      return status.stop_target() == 0 ? state : absl::StrCat(state, " -> ", v1::Job::State_Name(status.stop_target()));
+    case v1::Job::BACKOFF:
+    case v1::Job::FAILED: {
+      const std::string cause = status.last_failure().cause() == 0 ? status.reason() : v1::FailureCause_Name(status.last_failure().cause());
+      return cause.empty() ? state : absl::StrCat(state, " (", cause, ")");
+    }
+    default: return state;
+  }
+}
+
+std::string WhyText(const v1::JobStatus& status) {
+  std::vector<std::string> parts;
+  if (status.state() == v1::Job::QUEUED) {
+    for (const v1::Shortfall& shortfall : status.waiting().shortfalls()) parts.push_back(ShortfallText(shortfall));
+    if (status.waiting().jobs_ahead() > 0) parts.push_back(absl::StrCat(status.waiting().jobs_ahead(), " jobs ahead"));
+  }
+  if (!status.message().empty()) parts.push_back(status.message());
+  const bool failed = status.state() == v1::Job::FAILED || status.state() == v1::Job::BACKOFF;
+  if (failed && !status.last_failure().message().empty() && status.last_failure().message() != status.message()) {
+    parts.push_back(status.last_failure().message());
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
+std::string JobTable(const std::vector<v1::Job>& jobs) {
+  Table table({"NAME", "STATE", "STEP", "LOSS", "TOKENS/S", "ATTEMPT", "AGE"});
+  for (const v1::Job& job : jobs) {
+    const v1::Progress& progress = job.status().progress();
+    const bool stepped = progress.step() > 0;
+    table.Add({ShortName(job.name()), StateText(job.status()), StepText(progress),
+               stepped ? absl::StrFormat("%.4f", progress.loss()) : "-",
+               stepped ? FormatCount(progress.tokens_per_second()) : "-", absl::StrCat(job.status().attempt()),
+               Age(job.create_time())});
+  }
+  return table.Render();
+}
+
+std::string EventTable(const std::vector<v1::JobEvent>& events) {
+  Table table({"TIME", "FROM", "TO", "ATTEMPT", "REASON", "ACTOR", "MESSAGE"});
+  for (const v1::JobEvent& event : events) {
+    table.Add({Clock(event.time()), event.from() == 0 ? "-" : v1::Job::State_Name(event.from()), v1::Job::State_Name(event.to()),
+               absl::StrCat(event.attempt()), event.reason(), event.actor(), event.message()});
+  }
+  return table.Render();
+}
+
+std::string WorkerTable(const std::vector<v1::Worker>& workers) {
+  Table table({"NAME", "STATE", "DEVICE", "HOST", "NVME", "I/O", "JOBS", "LAST SYNC"});
+  for (const v1::Worker& worker : workers) {
+    const auto used = [](int64_t taken, int64_t all) { return absl::StrCat(Bytes(taken), " / ", Bytes(all)); };
+    const auto nvme = [](const v1::Capacity& capacity) {
+      int64_t bytes = 0;
+      for (const v1::NvmeVolume& volume : capacity.nvme()) bytes += volume.bytes();
+      return bytes;
+    };
+    const std::string state = v1::Worker::State_Name(worker.state());
+    table.Add({ShortName(worker.name()), worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"),
+               used(worker.allocated().device_bytes(), worker.capacity().device_bytes()),
+               used(worker.allocated().host_bytes(), worker.capacity().host_bytes()),
+               used(nvme(worker.allocated()), nvme(worker.capacity())), worker.io_backend(), absl::StrCat(worker.jobs_size()),
+               FormatSeconds(ToSeconds(worker.since_last_sync()))});
+  }
+  return table.Render();
+}
+
+std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints) {
+  Table table({"NAME", "STEP", "ATTEMPT", "SIZE", "FILES", "TIME", "DIGEST", "PATH"});
+  for (const v1::Checkpoint& checkpoint : checkpoints) {
+    const std::string& name = checkpoint.name();
+    const size_t jobs = name.find("/jobs/");
+    const size_t middle = name.find("/checkpoints/");
+    const bool known = jobs != std::string::npos && middle != std::string::npos && middle > jobs;
+    const std::string job = known ? name.substr(jobs + 6, middle - jobs - 6) : "";
+    table.Add({known ? absl::StrCat(job, "/", ShortName(name)) : name, absl::StrCat(checkpoint.step()),
+               absl::StrCat(checkpoint.attempt()), FormatBytes(checkpoint.bytes()), absl::StrCat(checkpoint.files_size()),
+               Clock(checkpoint.create_time()), checkpoint.digest().substr(0, 12), checkpoint.path()});
+  }
+  return table.Render();
+}
+
+std::string MetricTable(const v1::QueryMetricsResponse& metrics) {
+  std::vector<std::string> headers = {"STEP"};
+  std::map<int64_t, std::vector<std::string>> rows;
+  for (int i = 0; i < metrics.series_size(); ++i) {
+    headers.push_back(metrics.series(i).name());
+    for (const v1::Point& point : metrics.series(i).points()) {
+      std::vector<std::string>& row = rows[point.step()];
+      row.resize(static_cast<size_t>(metrics.series_size()), "-");
+      row[static_cast<size_t>(i)] = absl::StrFormat("%.6g", point.value());
+    }
+  }
+  Table table(headers);
+  for (auto& [step, cells] : rows) {
+    std::vector<std::string> row = {absl::StrCat(step)};
+    row.insert(row.end(), cells.begin(), cells.end());
+    table.Add(std::move(row));
+  }
+  return table.Render();
+}
+
+std::string JobText(const v1::Job& job) {
+  const v1::JobStatus& status = job.status();
+  std::string text;
+  const auto line = [&](const char* label, const std::string& value) {
+    if (!value.empty() && value != "-") absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, value));
+  };
+  line("name", job.name());
+  line("uid", job.uid());
+  line("state", StateText(status));
+  line("why", WhyText(status));
+  line("step", StepText(status.progress()));
+  if (status.progress().step() > 0) {
+    line("loss", absl::StrFormat("%.4f", status.progress().loss()));
+    line("tokens/s", FormatCount(status.progress().tokens_per_second()));
+  }
+  line("attempt", absl::StrCat(status.attempt(), ", ", status.failures_counted(), " failures counted, ",
+                               status.failures_uncounted(), " not"));
+  line("checkpoint", status.latest_checkpoint());
+  for (const v1::TaskStatus& task : status.tasks()) {
+    line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase(),
+                              task.io_backend().empty() ? "" : ", " + task.io_backend()));
+  }
+  line("created", Clock(job.create_time()));
+  line("started", Clock(job.start_time()));
+  line("ended", Clock(job.end_time()));
+  if (status.has_result()) {
+    line("train loss", absl::StrFormat("%.4f", status.result().train_loss()));
+    if (status.result().has_eval_loss()) line("eval loss", absl::StrFormat("%.4f", status.result().eval_loss()));
+    if (status.result().has_eval_perplexity()) line("perplexity", absl::StrFormat("%.3f", status.result().eval_perplexity()));
+  }
+  if (!status.last_failure().log_tail().empty()) absl::StrAppend(&text, "log tail:\n", status.last_failure().log_tail(), "\n");
+  return text;
+}
+
+std::string PlanText(const v1::JobPlan& plan) {
+  std::string text;
+  if (!plan.fits()) {
+    absl::StrAppend(&text, "The job does not fit.\n");
+    for (const v1::Shortfall& shortfall : plan.shortfalls()) absl::StrAppend(&text, "  ", ShortfallText(shortfall), "\n");
+  }
+  if (plan.parameters() > 0) absl::StrAppend(&text, FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
+  if (plan.placement_size() > 0) {
+    Table placement({"WHAT LIVES WHERE", "DEVICE", "HOST", "NVME"});
+    for (const v1::PlacementRow& row : plan.placement()) {
+      placement.Add({row.what(), Bytes(row.device_bytes()), Bytes(row.host_bytes()), Bytes(row.nvme_bytes())});
+    }
+    absl::StrAppend(&text, "\n", placement.Render());
+  }
+  if (plan.tiers_size() > 0) {
+    Table tiers({"TIER", "BUDGET", "PEAK", "MINIMUM", "READ/STEP", "WRITTEN/STEP"});
+    for (const v1::TierRow& row : plan.tiers()) {
+      tiers.Add({row.tier(), Bytes(row.budget_bytes()), Bytes(row.peak_bytes()), Bytes(row.minimum_bytes()),
+                 Bytes(row.read_bytes_per_step()), Bytes(row.written_bytes_per_step())});
+    }
+    absl::StrAppend(&text, "\n", tiers.Render());
+  }
+  if (plan.lanes_size() > 0) {
+    Table lanes({"LANE", "OPERATIONS", "BYTES", "BUSY"});
+    for (const v1::LaneRow& row : plan.lanes()) {
+      lanes.Add({row.lane(), absl::StrCat(row.operations()), Bytes(row.bytes()), FormatSeconds(row.busy_ms() / 1e3)});
+    }
+    absl::StrAppend(&text, "\n", lanes.Render());
+  }
+  if (plan.fits()) {
+    absl::StrAppend(&text, "\n", "mode ", Word(v1::Mode_Name(plan.mode()), plan.mode(), "MODE_", "auto"), ", recompute ",
+                    Word(v1::Recompute_Name(plan.recompute()), plan.recompute(), "RECOMPUTE_", "auto"), ", micro-batch ",
+                    plan.micro_batch(), ", prefetch depth ", plan.prefetch_depth());
+    if (plan.chunk_elements() > 0) absl::StrAppend(&text, ", chunk ", FormatBytes(plan.chunk_elements() * 4));
+    absl::StrAppend(&text, "\n");
+    if (plan.has_step_time()) absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
+    if (plan.has_step_time() && !plan.binding_lane().empty()) absl::StrAppend(&text, ", bound by ", plan.binding_lane());
+    if (plan.has_step_time()) absl::StrAppend(&text, "\n");
+  }
+  for (const std::string& note : plan.notes()) absl::StrAppend(&text, "- ", note, "\n");
+  return text;
+}
+
+}  // namespace strata
