@@ -22,9 +22,12 @@ struct Names {
 
 Names NamesOf(Program program) {
   switch (program) {
-    case Program::kServer: return {"strata-server", "strata_server", "server"};
-    case Program::kWorker: return {"strata-worker", "strata_worker", "worker"};
-    case Program::kTrainer: break;
+    case Program::kServer:
+      return {"strata-server", "strata_server", "server"};
+    case Program::kWorker:
+      return {"strata-worker", "strata_worker", "worker"};
+    case Program::kTrainer:
+      break;
   }
   return {"strata-trainer", "strata_trainer", "worker"};
 }
@@ -57,7 +60,8 @@ absl::StatusOr<std::string> FindProgram(Program program, const std::string& bin_
   for (const std::string& place : places) {
     if (IsExecutable(place)) return place;
   }
-  return absl::NotFoundError(absl::StrCat("the program ", names.installed, " is not at ", absl::StrJoin(places, ", "),
+  return absl::NotFoundError(absl::StrCat("the program ", names.installed, " is not at ",
+                                          absl::StrJoin(places, ", "),
                                           ": build it, or name its folder with --bin-dir"));
 }
 

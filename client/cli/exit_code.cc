@@ -7,31 +7,44 @@ namespace strata {
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   const std::string reason = DetailsOf(status).reason;
-  if (reason == "BAD_TRANSITION" || reason == "REQUEST_ID_REUSED" || reason == "STALE_ATTEMPT") return ExitCode::kConflict;
+  if (reason == "BAD_TRANSITION" || reason == "REQUEST_ID_REUSED" || reason == "STALE_ATTEMPT")
+    return ExitCode::kConflict;
   switch (status.code()) {
-    case absl::StatusCode::kOk: return ExitCode::kOk;
-    case absl::StatusCode::kNotFound: return ExitCode::kNotFound;
+    case absl::StatusCode::kOk:
+      return ExitCode::kOk;
+    case absl::StatusCode::kNotFound:
+      return ExitCode::kNotFound;
     case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied: return ExitCode::kAuth;
-    case absl::StatusCode::kUnavailable: return ExitCode::kUnavailable;
-    case absl::StatusCode::kDeadlineExceeded: return ExitCode::kTimeout;
-    case absl::StatusCode::kCancelled: return ExitCode::kCancelled;
+    case absl::StatusCode::kPermissionDenied:
+      return ExitCode::kAuth;
+    case absl::StatusCode::kUnavailable:
+      return ExitCode::kUnavailable;
+    case absl::StatusCode::kDeadlineExceeded:
+      return ExitCode::kTimeout;
+    case absl::StatusCode::kCancelled:
+      return ExitCode::kCancelled;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kResourceExhausted: return ExitCode::kRejected;
+    case absl::StatusCode::kResourceExhausted:
+      return ExitCode::kRejected;
     case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kAborted: return ExitCode::kConflict;
-    default: return ExitCode::kFailed;
+    case absl::StatusCode::kAborted:
+      return ExitCode::kConflict;
+    default:
+      return ExitCode::kFailed;
   }
 }
 
 ExitCode ExitCodeOf(v1::Job::State state) {
   switch (state) {
-    case v1::Job::FAILED: return ExitCode::kFailed;
-    case v1::Job::CANCELLED: return ExitCode::kCancelled;
-    default: return ExitCode::kOk;
+    case v1::Job::FAILED:
+      return ExitCode::kFailed;
+    case v1::Job::CANCELLED:
+      return ExitCode::kCancelled;
+    default:
+      return ExitCode::kOk;
   }
 }
 

@@ -11,15 +11,15 @@ namespace strata {
 
 enum class ExitCode {
   kOk = 0,
-  kFailed = 1,       // the job failed; or an error that fits no other code
-  kUsage = 2,        // the command line or the text of the job file
+  kFailed = 1,  // the job failed; or an error that fits no other code
+  kUsage = 2,   // the command line or the text of the job file
   kNotFound = 3,
   kAuth = 4,
   kUnavailable = 5,
   kTimeout = 6,
   kCancelled = 7,
-  kRejected = 8,     // the request can never work as it is, or not now for lack of room
-  kConflict = 9,     // another state or owner of the same thing
+  kRejected = 8,  // the request can never work as it is, or not now for lack of room
+  kConflict = 9,  // another state or owner of the same thing
 };
 
 // kOk for an ok status.

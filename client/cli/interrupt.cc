@@ -47,7 +47,8 @@ int InterruptWatcher::first_signal() {
 bool InterruptWatcher::WaitForSecond(absl::Duration duration) {
   const absl::Time deadline = absl::Now() + duration;
   MutexLock lock(mu_);
-  while (count_ < 2 && absl::Now() < deadline) changed_.WaitFor(mu_, absl::ToChronoNanoseconds(deadline - absl::Now()));
+  while (count_ < 2 && absl::Now() < deadline)
+    changed_.WaitFor(mu_, absl::ToChronoNanoseconds(deadline - absl::Now()));
   return count_ >= 2;
 }
 

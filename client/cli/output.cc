@@ -29,13 +29,20 @@ Json ScalarJson(const Message& message, const FieldDescriptor& field, int index)
     return repeated ? (reflection.*item)(message, &field, index) : (reflection.*single)(message, &field);
   };
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32: return pick(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
-    case FieldDescriptor::CPPTYPE_INT64: return pick(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
-    case FieldDescriptor::CPPTYPE_UINT32: return pick(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
-    case FieldDescriptor::CPPTYPE_UINT64: return pick(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64);
-    case FieldDescriptor::CPPTYPE_DOUBLE: return JsonNumber(pick(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
-    case FieldDescriptor::CPPTYPE_FLOAT: return JsonNumber(pick(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
-    case FieldDescriptor::CPPTYPE_BOOL: return pick(&Reflection::GetBool, &Reflection::GetRepeatedBool);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return pick(&Reflection::GetInt32, &Reflection::GetRepeatedInt32);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return pick(&Reflection::GetInt64, &Reflection::GetRepeatedInt64);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return pick(&Reflection::GetUInt32, &Reflection::GetRepeatedUInt32);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return pick(&Reflection::GetUInt64, &Reflection::GetRepeatedUInt64);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return JsonNumber(pick(&Reflection::GetDouble, &Reflection::GetRepeatedDouble));
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return JsonNumber(pick(&Reflection::GetFloat, &Reflection::GetRepeatedFloat));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return pick(&Reflection::GetBool, &Reflection::GetRepeatedBool);
     case FieldDescriptor::CPPTYPE_ENUM: {
       const int number = pick(&Reflection::GetEnumValue, &Reflection::GetRepeatedEnumValue);
       const auto* value = field.enum_type()->FindValueByNumber(number);
@@ -69,7 +76,8 @@ Json MapJson(const Message& message, const FieldDescriptor& field) {
 
 std::string TimeText(const google::protobuf::Timestamp& time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ",
-                          absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos()), absl::UTCTimeZone());
+                          absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos()),
+                          absl::UTCTimeZone());
 }
 
 // Whether YAML would read the bare text back as this text.
@@ -148,7 +156,8 @@ Json ToJson(const Message& message) {
       out = MapJson(message, *field);
     } else if (field->is_repeated()) {
       out = Json::array();
-      for (int i = 0; i < reflection.FieldSize(message, field); ++i) out.push_back(ScalarJson(message, *field, i));
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i)
+        out.push_back(ScalarJson(message, *field, i));
     } else {
       out = ScalarJson(message, *field, 0);
     }
@@ -163,7 +172,8 @@ Json MetricRowJson(const v1::MetricRow& row) {
   json["rank"] = row.rank();
   const std::map<std::string, double> values(row.values().begin(), row.values().end());
   const std::map<std::string, std::string> texts(row.texts().begin(), row.texts().end());
-  for (const char* first : {"loss", "loss_bits", "grad_norm", "lr", "tokens", "step_ms", "tokens_per_s", "skipped"}) {
+  for (const char* first :
+       {"loss", "loss_bits", "grad_norm", "lr", "tokens", "step_ms", "tokens_per_s", "skipped"}) {
     if (const auto value = values.find(first); value != values.end()) json[first] = JsonNumber(value->second);
     if (const auto text = texts.find(first); text != texts.end()) json[first] = text->second;
   }
@@ -185,14 +195,16 @@ std::string Table::Render() const {
   std::vector<size_t> widths;
   for (const std::string& header : headers_) widths.push_back(Width(header));
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size() && i < widths.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (size_t i = 0; i < row.size() && i < widths.size(); ++i)
+      widths[i] = std::max(widths[i], Width(row[i]));
   }
   std::string out;
   const auto append = [&](const std::vector<std::string>& row, bool header) {
     std::string line;
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
       const std::string padding(widths[i] - Width(row[i]), ' ');
-      const bool column_of_numbers = !rows_.empty() && i < rows_[0].size() && !rows_[0][i].empty() && absl::ascii_isdigit(rows_[0][i][0]);
+      const bool column_of_numbers = !rows_.empty() && i < rows_[0].size() && !rows_[0][i].empty() &&
+                                     absl::ascii_isdigit(rows_[0][i][0]);
       const bool right = header ? column_of_numbers : !row[i].empty() && absl::ascii_isdigit(row[i][0]);
       absl::StrAppend(&line, i > 0 ? "  " : "", right ? padding : "", row[i], right ? "" : padding);
     }
@@ -203,13 +215,18 @@ std::string Table::Render() const {
   return out;
 }
 
-std::string Render(Format format, const std::vector<Json>& items, bool single, const std::function<std::string()>& table) {
+std::string Render(Format format, const std::vector<Json>& items, bool single,
+                   const std::function<std::string()>& table) {
   const Json whole = single && items.size() == 1 ? items[0] : Json(items);
   switch (format) {
-    case Format::kTable: return table();
-    case Format::kJson: return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-    case Format::kYaml: return ToYaml(whole);
-    case Format::kJsonl: break;
+    case Format::kTable:
+      return table();
+    case Format::kJson:
+      return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    case Format::kYaml:
+      return ToYaml(whole);
+    case Format::kJsonl:
+      break;
   }
   std::string out;
   for (const Json& item : items) absl::StrAppend(&out, ToLine(item), "\n");

@@ -48,7 +48,8 @@ class Table {
 
 // Renders `items` in `format`; a table comes from `table`. With `single`, JSON and YAML show the one item
 // itself instead of a list of one.
-std::string Render(Format format, const std::vector<Json>& items, bool single, const std::function<std::string()>& table);
+std::string Render(Format format, const std::vector<Json>& items, bool single,
+                   const std::function<std::string()>& table);
 
 // "1h 02m", "3m 05s", "12.3s", "8 ms".
 std::string FormatSeconds(double seconds);

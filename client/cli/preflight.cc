@@ -37,7 +37,8 @@ std::optional<int64_t> CheckTextFile(const std::string& field, const std::string
   };
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
-    return fail(absl::StrCat(Reason(errno), ": give the path of a text file; relative paths start at the job file's folder"));
+    return fail(absl::StrCat(
+        Reason(errno), ": give the path of a text file; relative paths start at the job file's folder"));
   }
   if (S_ISDIR(info.st_mode)) return fail("is a folder: name the text files in it");
   if (!S_ISREG(info.st_mode)) return fail("is not a regular file: copy its content into one");
@@ -62,7 +63,9 @@ void CheckModelFolder(const std::string& folder, std::vector<FieldViolation>& vi
   };
   DIR* dir = opendir(folder.c_str());
   if (dir == nullptr) {
-    fail(absl::StrCat(Reason(errno), ": give the path of a Hugging Face folder; relative paths start at the job file's folder"));
+    fail(absl::StrCat(
+        Reason(errno),
+        ": give the path of a Hugging Face folder; relative paths start at the job file's folder"));
     return;
   }
   bool config = false, weights = false;
@@ -92,7 +95,9 @@ std::vector<FieldViolation> CheckFiles(const v1::JobSpec& spec) {
   const int64_t seq_len = spec.data().seq_len();
   int64_t train_tokens = 0;
   for (int i = 0; i < spec.data().train_size(); ++i) {
-    train_tokens += CheckTextFile(absl::StrCat("data.train[", i, "]"), spec.data().train(i), seq_len, violations).value_or(0);
+    train_tokens +=
+        CheckTextFile(absl::StrCat("data.train[", i, "]"), spec.data().train(i), seq_len, violations)
+            .value_or(0);
   }
   for (int i = 0; i < spec.data().eval_size(); ++i) {
     CheckTextFile(absl::StrCat("data.eval[", i, "]"), spec.data().eval(i), seq_len, violations);
@@ -102,9 +107,9 @@ std::vector<FieldViolation> CheckFiles(const v1::JobSpec& spec) {
     const auto eval_tokens = static_cast<int64_t>(static_cast<double>(train_tokens) * fraction);
     if (std::min(eval_tokens, train_tokens - eval_tokens) < seq_len + 1) {
       violations.push_back({.field = "data.eval_fraction",
-                            .description = absl::StrCat("splits ", train_tokens, " tokens into ", train_tokens - eval_tokens,
-                                                        " and ", eval_tokens, ": both parts need data.seq_len + 1 = ",
-                                                        seq_len + 1)});
+                            .description = absl::StrCat(
+                                "splits ", train_tokens, " tokens into ", train_tokens - eval_tokens, " and ",
+                                eval_tokens, ": both parts need data.seq_len + 1 = ", seq_len + 1)});
     }
   }
   if (spec.model().has_from()) CheckModelFolder(spec.model().from(), violations);
@@ -115,7 +120,8 @@ std::string NearestExisting(const std::string& path) {
   std::string place = path;
   struct stat info;
   while (stat(place.c_str(), &info) != 0) {
-    const size_t slash = place.find_last_not_of('/') == std::string::npos ? 0 : place.rfind('/', place.find_last_not_of('/'));
+    const size_t slash =
+        place.find_last_not_of('/') == std::string::npos ? 0 : place.rfind('/', place.find_last_not_of('/'));
     if (slash == 0 || slash == std::string::npos) return path[0] == '/' ? "/" : ".";
     place.resize(slash);
   }
@@ -128,19 +134,23 @@ int64_t FreeBytes(const std::string& path) {
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
-std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::string& nvme_path, const std::string& field) {
+std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::string& nvme_path,
+                                         const std::string& field) {
   const auto one = [](std::string at, std::string description) {
     return std::vector<FieldViolation>{{.field = std::move(at), .description = std::move(description)}};
   };
   const absl::StatusOr<PathInfo> info = ProbePath(NearestExisting(nvme_path));
   if (!info.ok()) return one(field, std::string(info.status().message()));
   if (!info->o_direct && spec.memory().direct_io() != v1::DIRECT_IO_OFF) {
-    return one(field, absl::StrCat(info->path, " (", info->fs_type, ") has no O_DIRECT (", info->o_direct_why_not,
-                                   "): choose another folder with --nvme-path, or set memory.direct_io: off in the job file"));
+    return one(
+        field,
+        absl::StrCat(
+            info->path, " (", info->fs_type, ") has no O_DIRECT (", info->o_direct_why_not,
+            "): choose another folder with --nvme-path, or set memory.direct_io: off in the job file"));
   }
   if (spec.memory().nvme() > static_cast<int64_t>(info->free_bytes)) {
-    return one("memory.nvme", absl::StrCat("is ", FormatBytes(spec.memory().nvme()), ", but ", info->path, " has ",
-                                           FormatBytes(static_cast<int64_t>(info->free_bytes)),
+    return one("memory.nvme", absl::StrCat("is ", FormatBytes(spec.memory().nvme()), ", but ", info->path,
+                                           " has ", FormatBytes(static_cast<int64_t>(info->free_bytes)),
                                            " free: lower it, or choose another folder with --nvme-path"));
   }
   return {};
@@ -150,7 +160,8 @@ absl::StatusOr<MachineMemory> ReadMachineMemory() {
   STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile("/proc/meminfo", 1 << 20));
   MachineMemory memory;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    for (const auto& [key, value] : {std::pair{"MemTotal:", &memory.total_bytes}, {"MemAvailable:", &memory.available_bytes}}) {
+    for (const auto& [key, value] :
+         {std::pair{"MemTotal:", &memory.total_bytes}, {"MemAvailable:", &memory.available_bytes}}) {
       absl::string_view rest = line;
       int64_t kib = 0;
       if (!absl::ConsumePrefix(&rest, key)) continue;
@@ -170,8 +181,9 @@ std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const MachineMe
   if (wanted <= memory.total_bytes) return {};
   const bool device = spec.memory().device() > spec.memory().host();
   return {{.field = device ? "memory.device" : "memory.host",
-           .description = absl::StrCat("the budgets of device and host are ", FormatBytes(wanted), " together, this machine has ",
-                                       FormatBytes(memory.total_bytes), " of RAM for both: lower them, or write auto")}};
+           .description = absl::StrCat("the budgets of device and host are ", FormatBytes(wanted),
+                                       " together, this machine has ", FormatBytes(memory.total_bytes),
+                                       " of RAM for both: lower them, or write auto")}};
 }
 
 }  // namespace strata

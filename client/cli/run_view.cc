@@ -43,7 +43,8 @@ void RunView::OnJob(const v1::Job& job) {
   for (const v1::TierRow& tier : status.plan().tiers()) budgets_[tier.tier()] = tier.budget_bytes();
   total_ = std::max<int64_t>(status.progress().total_steps(), job.spec().training().steps());
   // Metric rows are fresher than the status, except after a failed attempt.
-  if (status.progress().step() > step_ || status.state() != v1::Job::RUNNING) step_ = status.progress().step();
+  if (status.progress().step() > step_ || status.state() != v1::Job::RUNNING)
+    step_ = status.progress().step();
   if (step_ == status.progress().step() && step_ > 0) loss_ = status.progress().loss();
   phase_ = status.tasks().empty() ? "" : status.tasks(0).phase();
   const std::string state = StateText(status);
@@ -133,7 +134,8 @@ std::string RunView::TierText() const {
     if (peak == peaks_.end() || peak->second <= 0) continue;
     const auto budget = budgets_.find(tier);
     absl::StrAppend(&text, "  ", tier, " ", FormatBytes(peak->second));
-    if (budget != budgets_.end() && budget->second > 0) absl::StrAppend(&text, "/", FormatBytes(budget->second));
+    if (budget != budgets_.end() && budget->second > 0)
+      absl::StrAppend(&text, "/", FormatBytes(budget->second));
   }
   return text;
 }

@@ -19,7 +19,7 @@ class RunView {
  public:
   struct Options {
     std::FILE* out = stderr;
-    bool terminal = false;     // `out` understands \r and \033[K
+    bool terminal = false;  // `out` understands \r and \033[K
     int64_t plain_every_ms = 5000;
     int64_t live_every_ms = 100;
   };

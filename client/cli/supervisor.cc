@@ -48,7 +48,8 @@ std::string LockPath(const std::string& state_dir) { return state_dir + "/lock";
 std::string PidPath(const std::string& state_dir) { return state_dir + "/supervisor.pid"; }
 
 std::string ExitText(int status) {
-  if (WIFSIGNALED(status)) return absl::StrCat("killed by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+  if (WIFSIGNALED(status))
+    return absl::StrCat("killed by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
   return absl::StrCat("ended with exit code ", WEXITSTATUS(status));
 }
 
@@ -97,7 +98,8 @@ class Supervisor {
 
   absl::Status RedirectOutput() {
     STRATA_ASSIGN_OR_RETURN(const Fd null, OpenFile("/dev/null", O_RDONLY));
-    STRATA_ASSIGN_OR_RETURN(const Fd log, OpenFile(options_.state_dir + "/supervisor.log", O_WRONLY | O_CREAT | O_APPEND));
+    STRATA_ASSIGN_OR_RETURN(const Fd log,
+                            OpenFile(options_.state_dir + "/supervisor.log", O_WRONLY | O_CREAT | O_APPEND));
     dup2(null.get(), STDIN_FILENO);
     dup2(log.get(), STDOUT_FILENO);
     dup2(log.get(), STDERR_FILENO);
@@ -105,7 +107,8 @@ class Supervisor {
   }
 
   void Log(const std::string& line) {
-    const std::string text = absl::StrCat(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()), " ", line, "\n");
+    const std::string text =
+        absl::StrCat(absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()), " ", line, "\n");
     (void)WriteAll(Fd(dup(STDERR_FILENO)), text, "supervisor.log");
   }
 
@@ -177,16 +180,20 @@ class Supervisor {
     if (absl::Nanoseconds(Now() - child.started_nanos) > kHealthy) child.restarts = 0;
     const int limit = address_.empty() ? kFirstStartsMax : kRestartsMax;
     if (++child.restarts > limit) {
-      failure_ = absl::StrCat("failed ", child.name, ": ", child.last_end, ", at try ", child.restarts, "; see ", LogPath(child));
+      failure_ = absl::StrCat("failed ", child.name, ": ", child.last_end, ", at try ", child.restarts,
+                              "; see ", LogPath(child));
       Tell(failure_);
       BeginStop("gave up");
       return;
     }
-    const absl::Duration backoff = std::min(kBackoffFirst * (1 << std::min(child.restarts - 1, 10)), kBackoffMax);
+    const absl::Duration backoff =
+        std::min(kBackoffFirst * (1 << std::min(child.restarts - 1, 10)), kBackoffMax);
     child.next_start_nanos = Now() + absl::ToInt64Nanoseconds(backoff);
   }
 
-  std::string LogPath(const Child& child) const { return absl::StrCat(options_.state_dir, "/", child.name, ".log"); }
+  std::string LogPath(const Child& child) const {
+    return absl::StrCat(options_.state_dir, "/", child.name, ".log");
+  }
 
   void KeepRunning() {
     if (server_.pid < 0 && Now() >= server_.next_start_nanos) StartServer();
@@ -197,7 +204,8 @@ class Supervisor {
   void StartServer() {
     std::vector<std::string> args = options_.server_args;
     // A restarted server keeps its port: clients and the worker know no other.
-    args.insert(args.end(), {"--listen", address_.empty() ? "127.0.0.1:0" : address_, "--port-file", PortPath()});
+    args.insert(args.end(),
+                {"--listen", address_.empty() ? "127.0.0.1:0" : address_, "--port-file", PortPath()});
     StartChild(server_, args);
   }
 
@@ -214,7 +222,8 @@ class Supervisor {
     const absl::string_view trimmed = absl::StripAsciiWhitespace(*text);
     const size_t colon = trimmed.rfind(':');
     int port = 0;
-    if (!absl::SimpleAtoi(colon == absl::string_view::npos ? trimmed : trimmed.substr(colon + 1), &port)) return;
+    if (!absl::SimpleAtoi(colon == absl::string_view::npos ? trimmed : trimmed.substr(colon + 1), &port))
+      return;
     address_ = absl::StrCat("127.0.0.1:", port);
     Tell("address " + address_);
   }
@@ -290,7 +299,8 @@ class Supervisor {
 
   // What our children left behind is our child now.
   void KillOrphans() {
-    const absl::StatusOr<std::string> children = ReadFile(absl::StrCat("/proc/self/task/", getpid(), "/children"), 1 << 20);
+    const absl::StatusOr<std::string> children =
+        ReadFile(absl::StrCat("/proc/self/task/", getpid(), "/children"), 1 << 20);
     if (!children.ok()) return;
     for (const absl::string_view word : absl::StrSplit(*children, ' ', absl::SkipWhitespace())) {
       pid_t pid = 0;
@@ -315,8 +325,9 @@ absl::StatusOr<Fd> LockFolder(const std::string& state_dir) {
   STRATA_ASSIGN_OR_RETURN(Fd lock, OpenFile(LockPath(state_dir), O_RDWR | O_CREAT));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "locking " + LockPath(state_dir));
-  return absl::AbortedError(absl::StrCat("another run uses ", state_dir, ": watch it with `strata ls --server ADDRESS`, stop it with ",
-                                         "`strata local stop --state-dir ", state_dir, "`, or choose another --state-dir"));
+  return absl::AbortedError(absl::StrCat(
+      "another run uses ", state_dir, ": watch it with `strata ls --server ADDRESS`, stop it with ",
+      "`strata local stop --state-dir ", state_dir, "`, or choose another --state-dir"));
 }
 
 }  // namespace
@@ -373,8 +384,11 @@ absl::StatusOr<std::string> LocalService::WaitForAddress(absl::Duration timeout,
   while (address_.empty()) {
     if (stop.stop_requested()) return absl::CancelledError("interrupted");
     if (!failure_.empty()) return absl::UnavailableError(failure_);
-    if (!alive) return absl::UnavailableError("the local supervisor ended: see supervisor.log in the state folder");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the local server did not start in time: see server.log in the state folder");
+    if (!alive)
+      return absl::UnavailableError("the local supervisor ended: see supervisor.log in the state folder");
+    if (absl::Now() >= deadline)
+      return absl::DeadlineExceededError(
+          "the local server did not start in time: see server.log in the state folder");
     alive = Receive(absl::Milliseconds(100));
   }
   return address_;
@@ -384,7 +398,8 @@ absl::Status LocalService::TakeEvents(const std::function<void(const std::string
   const bool alive = Receive(absl::ZeroDuration());
   for (const std::string& line : std::exchange(lines_, {})) on_event(line);
   if (!failure_.empty()) return absl::UnavailableError(failure_);
-  if (!alive) return absl::UnavailableError("the local supervisor ended: see supervisor.log in the state folder");
+  if (!alive)
+    return absl::UnavailableError("the local supervisor ended: see supervisor.log in the state folder");
   return absl::OkStatus();
 }
 
@@ -423,7 +438,8 @@ absl::Status StopLocalService(const std::string& state_dir) {
   if (kill(pid, SIGTERM) != 0) return ErrnoStatus(errno, absl::StrCat("stopping process ", pid));
   const absl::Time deadline = absl::Now() + kStopTimeout;
   while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError(absl::StrCat("process ", pid, " did not stop in time"));
+    if (absl::Now() >= deadline)
+      return absl::DeadlineExceededError(absl::StrCat("process ", pid, " did not stop in time"));
     absl::SleepFor(absl::Milliseconds(20));
   }
   return absl::OkStatus();

@@ -9,8 +9,8 @@
 //   supervisor           the kernel kills server and worker (PR_SET_PDEATHSIG); trainers see the end of their
 //                        agent and stop.
 //   server or worker     is started again.
-// What a dead worker leaves (trainers) is adopted by the supervisor (PR_SET_CHILD_SUBREAPER) and killed at the
-// end at the latest: when the supervisor is gone, no process is left.
+// What a dead worker leaves (trainers) is adopted by the supervisor (PR_SET_CHILD_SUBREAPER) and killed at
+// the end at the latest: when the supervisor is gone, no process is left.
 //
 // The folder is locked for the supervisor's life: `lock` holds the lock, `supervisor.pid` its process.
 #ifndef CLIENT_CLI_SUPERVISOR_H_

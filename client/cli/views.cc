@@ -27,7 +27,8 @@ std::string Age(const google::protobuf::Timestamp& time) {
 }
 
 std::string Clock(const google::protobuf::Timestamp& time) {
-  return time.seconds() == 0 ? "-" : absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone());
+  return time.seconds() == 0 ? "-"
+                             : absl::FormatTime("%Y-%m-%d %H:%M:%S", ToTime(time), absl::LocalTimeZone());
 }
 
 std::string Bytes(int64_t bytes) { return bytes > 0 ? FormatBytes(bytes) : "-"; }
@@ -40,7 +41,8 @@ std::string StepText(const v1::Progress& progress) {
 std::string ShortfallText(const v1::Shortfall& shortfall) {
   const bool count = shortfall.resource() == "workers";
   const auto amount = [&](int64_t value) { return count ? absl::StrCat(value) : FormatBytes(value); };
-  std::string text = absl::StrCat(shortfall.resource(), shortfall.scope().empty() ? "" : absl::StrCat(" of ", shortfall.scope()),
+  std::string text = absl::StrCat(shortfall.resource(),
+                                  shortfall.scope().empty() ? "" : absl::StrCat(" of ", shortfall.scope()),
                                   ": needs ", amount(shortfall.requested()));
   if (!count) absl::StrAppend(&text, " (", shortfall.requested(), " bytes)");
   absl::StrAppend(&text, ", has ", amount(shortfall.total()));
@@ -64,27 +66,36 @@ std::string StateText(const v1::JobStatus& status) {
   const std::string state = v1::Job::State_Name(status.state());
   switch (status.state()) {
     case v1::Job::QUEUED:
-      return status.waiting().code().empty() ? state : absl::StrCat(state, " (", status.waiting().code(), ")");
+      return status.waiting().code().empty() ? state
+                                             : absl::StrCat(state, " (", status.waiting().code(), ")");
     case v1::Job::STOPPING:
-      return status.stop_target() == 0 ? state : absl::StrCat(state, " -> ", v1::Job::State_Name(status.stop_target()));
+      return status.stop_target() == 0
+                 ? state
+                 : absl::StrCat(state, " -> ", v1::Job::State_Name(status.stop_target()));
     case v1::Job::BACKOFF:
     case v1::Job::FAILED: {
-      const std::string cause = status.last_failure().cause() == 0 ? status.reason() : v1::FailureCause_Name(status.last_failure().cause());
+      const std::string cause = status.last_failure().cause() == 0
+                                    ? status.reason()
+                                    : v1::FailureCause_Name(status.last_failure().cause());
       return cause.empty() ? state : absl::StrCat(state, " (", cause, ")");
     }
-    default: return state;
+    default:
+      return state;
   }
 }
 
 std::string WhyText(const v1::JobStatus& status) {
   std::vector<std::string> parts;
   if (status.state() == v1::Job::QUEUED) {
-    for (const v1::Shortfall& shortfall : status.waiting().shortfalls()) parts.push_back(ShortfallText(shortfall));
-    if (status.waiting().jobs_ahead() > 0) parts.push_back(absl::StrCat(status.waiting().jobs_ahead(), " jobs ahead"));
+    for (const v1::Shortfall& shortfall : status.waiting().shortfalls())
+      parts.push_back(ShortfallText(shortfall));
+    if (status.waiting().jobs_ahead() > 0)
+      parts.push_back(absl::StrCat(status.waiting().jobs_ahead(), " jobs ahead"));
   }
   if (!status.message().empty()) parts.push_back(status.message());
   const bool failed = status.state() == v1::Job::FAILED || status.state() == v1::Job::BACKOFF;
-  if (failed && !status.last_failure().message().empty() && status.last_failure().message() != status.message()) {
+  if (failed && !status.last_failure().message().empty() &&
+      status.last_failure().message() != status.message()) {
     parts.push_back(status.last_failure().message());
   }
   return absl::StrJoin(parts, "; ");
@@ -97,8 +108,8 @@ std::string JobTable(const std::vector<v1::Job>& jobs) {
     const bool stepped = progress.step() > 0;
     table.Add({ShortName(job.name()), StateText(job.status()), StepText(progress),
                stepped ? absl::StrFormat("%.4f", progress.loss()) : "-",
-               stepped ? FormatCount(progress.tokens_per_second()) : "-", absl::StrCat(job.status().attempt()),
-               Age(job.create_time())});
+               stepped ? FormatCount(progress.tokens_per_second()) : "-",
+               absl::StrCat(job.status().attempt()), Age(job.create_time())});
   }
   return table.Render();
 }
@@ -106,8 +117,9 @@ std::string JobTable(const std::vector<v1::Job>& jobs) {
 std::string EventTable(const std::vector<v1::JobEvent>& events) {
   Table table({"TIME", "FROM", "TO", "ATTEMPT", "REASON", "ACTOR", "MESSAGE"});
   for (const v1::JobEvent& event : events) {
-    table.Add({Clock(event.time()), event.from() == 0 ? "-" : v1::Job::State_Name(event.from()), v1::Job::State_Name(event.to()),
-               absl::StrCat(event.attempt()), event.reason(), event.actor(), event.message()});
+    table.Add({Clock(event.time()), event.from() == 0 ? "-" : v1::Job::State_Name(event.from()),
+               v1::Job::State_Name(event.to()), absl::StrCat(event.attempt()), event.reason(), event.actor(),
+               event.message()});
   }
   return table.Render();
 }
@@ -115,18 +127,21 @@ std::string EventTable(const std::vector<v1::JobEvent>& events) {
 std::string WorkerTable(const std::vector<v1::Worker>& workers) {
   Table table({"NAME", "STATE", "DEVICE", "HOST", "NVME", "I/O", "JOBS", "LAST SYNC"});
   for (const v1::Worker& worker : workers) {
-    const auto used = [](int64_t taken, int64_t all) { return absl::StrCat(Bytes(taken), " / ", Bytes(all)); };
+    const auto used = [](int64_t taken, int64_t all) {
+      return absl::StrCat(Bytes(taken), " / ", Bytes(all));
+    };
     const auto nvme = [](const v1::Capacity& capacity) {
       int64_t bytes = 0;
       for (const v1::NvmeVolume& volume : capacity.nvme()) bytes += volume.bytes();
       return bytes;
     };
     const std::string state = v1::Worker::State_Name(worker.state());
-    table.Add({ShortName(worker.name()), worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"),
+    table.Add({ShortName(worker.name()),
+               worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"),
                used(worker.allocated().device_bytes(), worker.capacity().device_bytes()),
                used(worker.allocated().host_bytes(), worker.capacity().host_bytes()),
-               used(nvme(worker.allocated()), nvme(worker.capacity())), worker.io_backend(), absl::StrCat(worker.jobs_size()),
-               FormatSeconds(ToSeconds(worker.since_last_sync()))});
+               used(nvme(worker.allocated()), nvme(worker.capacity())), worker.io_backend(),
+               absl::StrCat(worker.jobs_size()), FormatSeconds(ToSeconds(worker.since_last_sync()))});
   }
   return table.Render();
 }
@@ -140,8 +155,9 @@ std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints) {
     const bool known = jobs != std::string::npos && middle != std::string::npos && middle > jobs;
     const std::string job = known ? name.substr(jobs + 6, middle - jobs - 6) : "";
     table.Add({known ? absl::StrCat(job, "/", ShortName(name)) : name, absl::StrCat(checkpoint.step()),
-               absl::StrCat(checkpoint.attempt()), FormatBytes(checkpoint.bytes()), absl::StrCat(checkpoint.files_size()),
-               Clock(checkpoint.create_time()), checkpoint.digest().substr(0, 12), checkpoint.path()});
+               absl::StrCat(checkpoint.attempt()), FormatBytes(checkpoint.bytes()),
+               absl::StrCat(checkpoint.files_size()), Clock(checkpoint.create_time()),
+               checkpoint.digest().substr(0, 12), checkpoint.path()});
   }
   return table.Render();
 }
@@ -193,10 +209,13 @@ std::string JobText(const v1::Job& job) {
   line("ended", Clock(job.end_time()));
   if (status.has_result()) {
     line("train loss", absl::StrFormat("%.4f", status.result().train_loss()));
-    if (status.result().has_eval_loss()) line("eval loss", absl::StrFormat("%.4f", status.result().eval_loss()));
-    if (status.result().has_eval_perplexity()) line("perplexity", absl::StrFormat("%.3f", status.result().eval_perplexity()));
+    if (status.result().has_eval_loss())
+      line("eval loss", absl::StrFormat("%.4f", status.result().eval_loss()));
+    if (status.result().has_eval_perplexity())
+      line("perplexity", absl::StrFormat("%.3f", status.result().eval_perplexity()));
   }
-  if (!status.last_failure().log_tail().empty()) absl::StrAppend(&text, "log tail:\n", status.last_failure().log_tail(), "\n");
+  if (!status.last_failure().log_tail().empty())
+    absl::StrAppend(&text, "log tail:\n", status.last_failure().log_tail(), "\n");
   return text;
 }
 
@@ -204,13 +223,16 @@ std::string PlanText(const v1::JobPlan& plan) {
   std::string text;
   if (!plan.fits()) {
     absl::StrAppend(&text, "The job does not fit.\n");
-    for (const v1::Shortfall& shortfall : plan.shortfalls()) absl::StrAppend(&text, "  ", ShortfallText(shortfall), "\n");
+    for (const v1::Shortfall& shortfall : plan.shortfalls())
+      absl::StrAppend(&text, "  ", ShortfallText(shortfall), "\n");
   }
-  if (plan.parameters() > 0) absl::StrAppend(&text, FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
+  if (plan.parameters() > 0)
+    absl::StrAppend(&text, FormatCount(static_cast<double>(plan.parameters())), " parameters\n");
   if (plan.placement_size() > 0) {
     Table placement({"WHAT LIVES WHERE", "DEVICE", "HOST", "NVME"});
     for (const v1::PlacementRow& row : plan.placement()) {
-      placement.Add({row.what(), Bytes(row.device_bytes()), Bytes(row.host_bytes()), Bytes(row.nvme_bytes())});
+      placement.Add(
+          {row.what(), Bytes(row.device_bytes()), Bytes(row.host_bytes()), Bytes(row.nvme_bytes())});
     }
     absl::StrAppend(&text, "\n", placement.Render());
   }
@@ -225,18 +247,22 @@ std::string PlanText(const v1::JobPlan& plan) {
   if (plan.lanes_size() > 0) {
     Table lanes({"LANE", "OPERATIONS", "BYTES", "BUSY"});
     for (const v1::LaneRow& row : plan.lanes()) {
-      lanes.Add({row.lane(), absl::StrCat(row.operations()), Bytes(row.bytes()), FormatSeconds(row.busy_ms() / 1e3)});
+      lanes.Add({row.lane(), absl::StrCat(row.operations()), Bytes(row.bytes()),
+                 FormatSeconds(row.busy_ms() / 1e3)});
     }
     absl::StrAppend(&text, "\n", lanes.Render());
   }
   if (plan.fits()) {
-    absl::StrAppend(&text, "\n", "mode ", Word(v1::Mode_Name(plan.mode()), plan.mode(), "MODE_", "auto"), ", recompute ",
-                    Word(v1::Recompute_Name(plan.recompute()), plan.recompute(), "RECOMPUTE_", "auto"), ", micro-batch ",
-                    plan.micro_batch(), ", prefetch depth ", plan.prefetch_depth());
+    absl::StrAppend(&text, "\n", "mode ", Word(v1::Mode_Name(plan.mode()), plan.mode(), "MODE_", "auto"),
+                    ", recompute ",
+                    Word(v1::Recompute_Name(plan.recompute()), plan.recompute(), "RECOMPUTE_", "auto"),
+                    ", micro-batch ", plan.micro_batch(), ", prefetch depth ", plan.prefetch_depth());
     if (plan.chunk_elements() > 0) absl::StrAppend(&text, ", chunk ", FormatBytes(plan.chunk_elements() * 4));
     absl::StrAppend(&text, "\n");
-    if (plan.has_step_time()) absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
-    if (plan.has_step_time() && !plan.binding_lane().empty()) absl::StrAppend(&text, ", bound by ", plan.binding_lane());
+    if (plan.has_step_time())
+      absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
+    if (plan.has_step_time() && !plan.binding_lane().empty())
+      absl::StrAppend(&text, ", bound by ", plan.binding_lane());
     if (plan.has_step_time()) absl::StrAppend(&text, "\n");
   }
   for (const std::string& note : plan.notes()) absl::StrAppend(&text, "- ", note, "\n");

@@ -1,0 +1,87 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "client/cli/binaries.h"
+#include "client/cli/checkpoints.h"
+#include "client/cli/command_util.h"
+#include "client/cli/commands.h"
+#include "client/cli/process.h"
+#include "client/cli/views.h"
+#include "client/lib/names.h"
+#include "offload/checkpoint/checkpoint_reader.h"
+
+namespace strata {
+namespace {
+
+// A client made when it is first needed: a folder needs no server.
+class LazyClient {
+ public:
+  explicit LazyClient(const Globals& globals) : globals_(globals) {}
+  absl::StatusOr<Client*> Get() {
+    if (client_ == nullptr) client_ = Connect(globals_);
+    return client_.get();
+  }
+
+ private:
+  const Globals& globals_;
+  std::unique_ptr<Client> client_;
+};
+
+absl::StatusOr<LocalCheckpoint> Find(const Globals& globals, const std::string& what) {
+  LazyClient client(globals);
+  return FindCheckpoint(what, [&] { return client.Get(); });
+}
+
+}  // namespace
+
+ExitCode RunCheckpointList(const Globals& globals, const std::string& job) {
+  const absl::StatusOr<std::string> name = JobName(job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const absl::StatusOr<std::vector<v1::Checkpoint>> checkpoints = Connect(globals)->ListCheckpoints(*name);
+  if (!checkpoints.ok()) return Fail(checkpoints.status());
+  std::vector<Json> items;
+  for (const v1::Checkpoint& checkpoint : *checkpoints) items.push_back(ToJson(checkpoint));
+  PrintOut(Render(globals.format, items, false, [&] { return CheckpointTable(*checkpoints); }));
+  return ExitCode::kOk;
+}
+
+ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoint) {
+  const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
+  if (!found.ok()) return Fail(found.status());
+  const absl::Status status = VerifyCheckpoint(found->path, found->digest);
+  if (!status.ok()) return Fail(status);
+  const Json json = {{"checkpoint", found->path}, {"valid", true}};
+  PrintOut(Render(globals.format, {json}, true,
+                  [&] { return absl::StrCat(found->path, ": every byte is as it was written\n"); }));
+  return ExitCode::kOk;
+}
+
+ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
+                             const std::string& out_dir) {
+  const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
+  if (!found.ok()) return Fail(found.status());
+  const absl::Status status = ExportCheckpoint(found->path, out_dir);
+  if (!status.ok()) return Fail(status);
+  const Json json = {{"checkpoint", found->path}, {"exported", out_dir}};
+  PrintOut(Render(globals.format, {json}, true, [&] { return out_dir + "\n"; }));
+  return ExitCode::kOk;
+}
+
+ExitCode RunGenerate(const Globals& globals, const GenerateFlags& flags) {
+  const absl::StatusOr<std::string> trainer = FindProgram(Program::kTrainer, globals.bin_dir);
+  if (!trainer.ok()) return Fail(trainer.status());
+  const absl::StatusOr<LocalCheckpoint> found = Find(globals, flags.checkpoint);
+  if (!found.ok()) return Fail(found.status());
+  const absl::StatusOr<int> code =
+      RunProgram({*trainer, "generate", "--checkpoint", found->path, "--prompt", flags.prompt, "--max-tokens",
+                  absl::StrCat(flags.max_tokens), "--seed", absl::StrCat(flags.seed), "--temperature",
+                  absl::StrCat(flags.temperature)},
+                 STDOUT_FILENO);
+  if (!code.ok()) return Fail(code.status());
+  return static_cast<ExitCode>(*code);
+}
+
+}  // namespace strata

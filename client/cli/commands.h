@@ -1,0 +1,100 @@
+// The commands of the CLI, one function each: flags are parsed, nothing else has happened yet.
+#ifndef CLIENT_CLI_COMMANDS_H_
+#define CLIENT_CLI_COMMANDS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/cli/exit_code.h"
+#include "client/cli/output.h"
+
+namespace strata {
+
+inline constexpr char kDefaultServer[] = "127.0.0.1:7443";
+
+struct Globals {
+  std::string server = kDefaultServer;
+  Format format = Format::kTable;
+  double timeout_seconds = 0;  // of watching; 0: none
+  std::string bin_dir;
+};
+
+struct SubmitFlags {
+  std::string file;
+  std::string job_id;
+  std::string request_id;
+  std::map<std::string, std::string> labels;
+  bool state_hash = false;
+  bool validate_only = false;
+  bool watch = false;
+};
+ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags);
+
+struct PlanFlags {
+  std::string file;
+};
+ExitCode RunPlan(const Globals& globals, const PlanFlags& flags);
+
+struct ListFlags {
+  std::string state;
+  int64_t limit = 0;
+};
+ExitCode RunList(const Globals& globals, const ListFlags& flags);
+ExitCode RunGet(const Globals& globals, const std::string& job);
+ExitCode RunWatch(const Globals& globals, const std::string& job);
+ExitCode RunCancel(const Globals& globals, const std::string& job, const std::string& reason);
+ExitCode RunEvents(const Globals& globals, const std::string& job);
+ExitCode RunWorkerList(const Globals& globals);
+ExitCode RunVersion(const Globals& globals);
+
+struct LogFlags {
+  std::string job;
+  bool follow = false;
+  int64_t tail_lines = 0;
+  int32_t attempt = 0;
+};
+ExitCode RunLogs(const Globals& globals, const LogFlags& flags);
+
+struct MetricFlags {
+  std::string job;
+  std::vector<std::string> series;
+  int64_t min_step = 0;
+  int64_t max_step = 0;
+  int32_t max_points = 0;
+  bool follow = false;
+};
+ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags);
+
+ExitCode RunCheckpointList(const Globals& globals, const std::string& job);
+ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
+                             const std::string& out_dir);
+ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoint);
+
+struct GenerateFlags {
+  std::string checkpoint;
+  std::string prompt;
+  int64_t max_tokens = 256;
+  uint64_t seed = 0;
+  double temperature = 0.8;
+};
+ExitCode RunGenerate(const Globals& globals, const GenerateFlags& flags);
+
+struct LocalRunFlags {
+  std::string file;
+  std::string state_dir;  // "": ./strata-runs/<name>
+  std::string nvme_path;  // "": <state-dir>/nvme
+  std::string export_dir;
+  int64_t sample_bytes = 0;
+  std::string prompt;
+  std::map<std::string, std::string> labels;
+  bool state_hash = false;
+  bool keep_running = false;
+};
+ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags);
+ExitCode RunLocalStop(const std::string& state_dir);
+
+}  // namespace strata
+
+#endif  // CLIENT_CLI_COMMANDS_H_

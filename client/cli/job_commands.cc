@@ -1,0 +1,207 @@
+#include <cstdio>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/command_util.h"
+#include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/job_file.h"
+#include "client/cli/preflight.h"
+#include "client/cli/run_view.h"
+#include "client/cli/views.h"
+#include "client/cli/watch.h"
+#include "client/lib/names.h"
+
+namespace strata {
+namespace {
+
+constexpr char kVersion[] = "0.1.0";
+
+ExitCode PrintOne(const Globals& globals, const google::protobuf::Message& message,
+                  const std::string& table) {
+  PrintOut(Render(globals.format, {ToJson(message)}, true, [&] { return table; }));
+  return ExitCode::kOk;
+}
+
+template <typename Message>
+ExitCode PrintList(const Globals& globals, const std::vector<Message>& messages,
+                   std::string (*table)(const std::vector<Message>&)) {
+  std::vector<Json> items;
+  for (const Message& message : messages) items.push_back(ToJson(message));
+  PrintOut(Render(globals.format, items, false, [&] { return table(messages); }));
+  return ExitCode::kOk;
+}
+
+// Watches until the job's end, or until Ctrl-C detaches.
+ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& client,
+                const std::string& name) {
+  RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr)}, Clock::Real());
+  WatchOptions options = {.stop = interrupt.token()};
+  if (globals.timeout_seconds > 0) options.timeout = absl::Seconds(globals.timeout_seconds);
+  if (globals.format == Format::kJsonl) {
+    options.on_row = [&](const v1::MetricRow& row) {
+      if (!PrintOut(ToLine(MetricRowJson(row)) + "\n")) interrupt.RequestStop();
+    };
+  }
+  const absl::StatusOr<v1::Job> job = WatchToEnd(client, name, view, options);
+  if (job.ok()) return ReportEnd(globals, *job);
+  if (!interrupt.token().stop_requested()) return Fail(job.status());
+  PrintError(absl::StrCat("Detached; the job goes on. Watch it again with:\n  strata watch ", ShortName(name),
+                          " --server ", globals.server, "\n"));
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
+  const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
+  if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
+  const LoadedJob& job = std::get<LoadedJob>(loaded);
+  if (IsLoopback(globals.server)) {
+    // The worker reads the files; when it is (most likely) on this machine, say now what it would say later.
+    const std::vector<FieldViolation> violations = CheckFiles(job.spec);
+    PrintViolations(job, violations);
+    if (!violations.empty()) return ExitCode::kRejected;
+  }
+  v1::CreateJobRequest request;
+  request.set_parent("projects/default");
+  request.set_job_id(flags.job_id);
+  request.set_request_id(flags.request_id);
+  request.set_validate_only(flags.validate_only);
+  *request.mutable_spec() = job.spec;
+  if (flags.state_hash) request.mutable_spec()->mutable_training()->set_report_state_hash(true);
+  request.mutable_labels()->insert(flags.labels.begin(), flags.labels.end());
+  InterruptWatcher interrupt;
+  const std::unique_ptr<Client> client = Connect(globals, interrupt.token());
+  const absl::StatusOr<v1::Job> created = client->CreateJob(request);
+  if (!created.ok()) return Fail(created.status());
+  if (flags.validate_only || !flags.watch)
+    return PrintOne(globals, *created, ShortName(created->name()) + "\n");
+  PrintError(absl::StrCat("submitted ", ShortName(created->name()), "\n"));
+  return Follow(globals, interrupt, *client, created->name());
+}
+
+ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
+  const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
+  if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
+  const absl::StatusOr<v1::JobPlan> plan = Connect(globals)->PlanJob(std::get<LoadedJob>(loaded).spec);
+  if (!plan.ok()) return Fail(plan.status());
+  PrintOne(globals, *plan, PlanText(*plan));
+  return plan->fits() ? ExitCode::kOk : ExitCode::kRejected;
+}
+
+ExitCode RunList(const Globals& globals, const ListFlags& flags) {
+  const absl::StatusOr<std::vector<v1::Job>> jobs =
+      Connect(globals)->ListJobs(absl::AsciiStrToUpper(flags.state), flags.limit);
+  if (!jobs.ok()) return Fail(jobs.status());
+  return PrintList(globals, *jobs, &JobTable);
+}
+
+ExitCode RunGet(const Globals& globals, const std::string& job) {
+  const absl::StatusOr<std::string> name = JobName(job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const absl::StatusOr<v1::Job> got = Connect(globals)->GetJob(*name);
+  if (!got.ok()) return Fail(got.status());
+  return PrintOne(globals, *got, JobText(*got));
+}
+
+ExitCode RunWatch(const Globals& globals, const std::string& job) {
+  const absl::StatusOr<std::string> name = JobName(job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  InterruptWatcher interrupt;
+  const std::unique_ptr<Client> client = Connect(globals, interrupt.token());
+  return Follow(globals, interrupt, *client, *name);
+}
+
+ExitCode RunCancel(const Globals& globals, const std::string& job, const std::string& reason) {
+  const absl::StatusOr<std::string> name = JobName(job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const absl::StatusOr<v1::Job> got = Connect(globals)->CancelJob(*name, reason);
+  if (!got.ok()) return Fail(got.status());
+  return PrintOne(globals, *got, absl::StrCat(ShortName(got->name()), " ", StateText(got->status()), "\n"));
+}
+
+ExitCode RunEvents(const Globals& globals, const std::string& job) {
+  const absl::StatusOr<std::string> name = JobName(job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const absl::StatusOr<std::vector<v1::JobEvent>> events = Connect(globals)->ListJobEvents(*name);
+  if (!events.ok()) return Fail(events.status());
+  return PrintList(globals, *events, &EventTable);
+}
+
+ExitCode RunWorkerList(const Globals& globals) {
+  const absl::StatusOr<std::vector<v1::Worker>> workers = Connect(globals)->ListWorkers();
+  if (!workers.ok()) return Fail(workers.status());
+  return PrintList(globals, *workers, &WorkerTable);
+}
+
+ExitCode RunVersion(const Globals& globals) {
+  const absl::StatusOr<v1::ServerInfo> info = Connect(globals)->GetServerInfo();
+  Json json = {{"client", kVersion}};
+  std::string text = absl::StrCat("strata ", kVersion, "\n");
+  if (info.ok()) {
+    json["server"] = ToJson(*info);
+    absl::StrAppend(&text, "server ", info->version(), " at ", globals.server, ", store ", info->store(),
+                    "\n");
+  }
+  PrintOut(Render(globals.format, {json}, true, [&] { return text; }));
+  return ExitCode::kOk;
+}
+
+ExitCode RunLogs(const Globals& globals, const LogFlags& flags) {
+  const absl::StatusOr<std::string> name = JobName(flags.job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  v1::ReadLogsRequest request;
+  request.set_name(*name);
+  request.set_follow(flags.follow);
+  request.set_attempt(flags.attempt);
+  request.set_tail_lines(flags.tail_lines);
+  const absl::Status status =
+      Connect(globals)->ReadLogs(request, {}, [&](const v1::ReadLogsResponse& response) {
+        if (response.has_gap()) {
+          PrintError(absl::StrCat("[", response.gap().missing_bytes(),
+                                  " bytes missing: ", response.gap().why(), "]\n"));
+        }
+        if (globals.format != Format::kTable)
+          return !response.has_chunk() || PrintOut(ToLine(ToJson(response.chunk())) + "\n");
+        return PrintOut(response.chunk().data());
+      });
+  return status.ok() ? ExitCode::kOk : Fail(status);
+}
+
+ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags) {
+  const absl::StatusOr<std::string> name = JobName(flags.job);
+  if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const std::unique_ptr<Client> client = Connect(globals);
+  if (flags.follow || globals.format == Format::kJsonl) {
+    // Rows as they come. Without --follow the stream is read up to what is there now.
+    absl::StatusOr<v1::Job> job = client->GetJob(*name);
+    if (!job.ok()) return Fail(job.status());
+    const int64_t last =
+        IsTerminal(job->status().state()) || flags.follow ? INT64_MAX : job->status().progress().step();
+    if (last == 0) return ExitCode::kOk;
+    const std::set<std::string> wanted(flags.series.begin(), flags.series.end());
+    const absl::Status status = client->StreamMetrics(*name, 0, {}, [&](const v1::MetricRow& row) {
+      if (row.step() < flags.min_step || (flags.max_step > 0 && row.step() > flags.max_step))
+        return row.step() < last;
+      Json json = MetricRowJson(row);
+      for (auto it = json.begin(); it != json.end() && !wanted.empty();) {
+        it = it.key() == "step" || wanted.contains(it.key()) ? std::next(it) : json.erase(it);
+      }
+      return PrintOut(ToLine(json) + "\n") && row.step() < last;
+    });
+    return status.ok() ? ExitCode::kOk : Fail(status);
+  }
+  v1::QueryMetricsRequest request;
+  request.set_name(*name);
+  for (const std::string& series : flags.series) request.add_series(series);
+  request.set_min_step(flags.min_step);
+  request.set_max_step(flags.max_step);
+  request.set_max_points(flags.max_points);
+  const absl::StatusOr<v1::QueryMetricsResponse> metrics = client->QueryMetrics(request);
+  if (!metrics.ok()) return Fail(metrics.status());
+  return PrintOne(globals, *metrics, MetricTable(*metrics));
+}
+
+}  // namespace strata

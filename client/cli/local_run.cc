@@ -1,0 +1,324 @@
+// `strata local run`: everything on one machine. In this order, so that a refusal leaves nothing behind:
+//   1. read and check the job file; check files, storage and memory of this machine;
+//   2. start server and worker under the supervisor; wait until both answer;
+//   3. show the plan; submit (or find the unfinished job of an earlier run of the same file);
+//   4. watch to the end; report, export, sample; stop all.
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/binaries.h"
+#include "client/cli/checkpoints.h"
+#include "client/cli/command_util.h"
+#include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/job_file.h"
+#include "client/cli/preflight.h"
+#include "client/cli/process.h"
+#include "client/cli/run_view.h"
+#include "client/cli/supervisor.h"
+#include "client/cli/views.h"
+#include "client/cli/watch.h"
+#include "client/lib/names.h"
+#include "common/bytes.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace strata {
+namespace {
+
+constexpr absl::Duration kServerStart = absl::Seconds(30);
+constexpr absl::Duration kWorkerStart = absl::Seconds(60);
+constexpr absl::Duration kSecondInterrupt = absl::Seconds(2);
+constexpr char kLeaseTtl[] = "5s";
+// What a worker offers for an `auto` budget, of what the machine has free: the rest is for the page cache,
+// the trainer's own memory and everybody else.
+constexpr double kDeviceShare = 0.2;
+constexpr double kHostShare = 0.5;
+constexpr double kNvmeShare = 0.9;
+
+struct LocalRun {
+  const Globals& globals;
+  const LocalRunFlags& flags;
+  LoadedJob job;
+  std::string state_dir;
+  std::string nvme_path;
+  bool state_dir_is_new = false;
+  LocalServiceOptions service;
+};
+
+std::string AbsolutePath(const std::string& path) {
+  if (!path.empty() && path[0] == '/') return path;
+  char cwd[PATH_MAX];
+  return getcwd(cwd, sizeof(cwd)) == nullptr ? path : absl::StrCat(cwd, "/", path);
+}
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+// Step 1. Creates nothing but the probe's unnamed file.
+std::optional<ExitCode> Prepare(LocalRun& run) {
+  const v1::JobSpec& spec = run.job.spec;
+  run.state_dir = AbsolutePath(run.flags.state_dir.empty() ? absl::StrCat("strata-runs/", spec.name())
+                                                           : run.flags.state_dir);
+  run.nvme_path = run.flags.nvme_path.empty() ? run.state_dir + "/nvme" : AbsolutePath(run.flags.nvme_path);
+  run.state_dir_is_new = !Exists(run.state_dir);
+  const absl::StatusOr<MachineMemory> memory = ReadMachineMemory();
+  if (!memory.ok()) return Fail(memory.status());
+  std::vector<FieldViolation> violations = CheckFiles(spec);
+  const std::string storage_flag = run.flags.nvme_path.empty() ? "--state-dir" : "--nvme-path";
+  for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
+    violations.push_back(std::move(violation));
+  for (FieldViolation& violation : CheckMemory(spec, *memory)) violations.push_back(std::move(violation));
+  PrintViolations(run.job, violations);
+  if (!violations.empty()) return ExitCode::kRejected;
+  const absl::StatusOr<std::string> server = FindProgram(Program::kServer, run.globals.bin_dir);
+  if (!server.ok()) return Fail(server.status());
+  const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
+  if (!worker.ok()) return Fail(worker.status());
+
+  const auto budget = [](int64_t wanted, double share, int64_t available) {
+    return absl::StrCat(wanted > 0 ? wanted : static_cast<int64_t>(share * static_cast<double>(available)));
+  };
+  const std::string checkpoints = run.state_dir + "/checkpoints";
+  run.service = {.state_dir = run.state_dir, .server_binary = *server, .worker_binary = *worker};
+  run.service.server_args = {
+      "--data-dir", run.state_dir + "/server", "--checkpoint-root", checkpoints, "--lease-ttl", kLeaseTtl};
+  run.service.worker_args = {
+      "--worker-id",       "local",
+      "--state-dir",       run.state_dir + "/worker",
+      "--nvme-path",       run.nvme_path,
+      "--checkpoint-root", checkpoints,
+      "--device-bytes",    budget(spec.memory().device(), kDeviceShare, memory->available_bytes),
+      "--host-bytes",      budget(spec.memory().host(), kHostShare, memory->available_bytes),
+      "--nvme-bytes",      budget(spec.memory().nvme(), kNvmeShare, FreeBytes(run.nvme_path))};
+  return std::nullopt;
+}
+
+// The last lines of a child's log, for an error that the child caused.
+std::string LogTail(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, int64_t{64} << 20);
+  if (!text.ok() || text->empty()) return "";
+  size_t start = text->size() - 1;
+  for (int lines = 0; lines < 10 && start > 0; ++lines)
+    start = text->rfind('\n', start - 1) == std::string::npos ? 0 : text->rfind('\n', start - 1);
+  return absl::StrCat("last lines of ", path, ":\n", text->substr(start), "\n");
+}
+
+// Step 2: until the worker has registered.
+absl::Status WaitForWorker(LocalService& service, Client& client, std::stop_token stop) {
+  const absl::Time deadline = absl::Now() + kWorkerStart;
+  while (true) {
+    STRATA_RETURN_IF_ERROR(service.TakeEvents([](const std::string& event) { PrintError(event + "\n"); }));
+    if (stop.stop_requested()) return absl::CancelledError("interrupted");
+    STRATA_ASSIGN_OR_RETURN(const std::vector<v1::Worker> workers, client.ListWorkers());
+    const bool ready = std::any_of(workers.begin(), workers.end(), [](const v1::Worker& worker) {
+      return worker.state() == v1::Worker::READY;
+    });
+    if (ready) return absl::OkStatus();
+    if (absl::Now() >= deadline)
+      return absl::DeadlineExceededError("the local worker did not register in time");
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+}
+
+// Step 3: the unfinished job of an earlier run with the same file, or a new one.
+absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
+  v1::CreateJobRequest request;
+  request.set_parent("projects/default");
+  *request.mutable_spec() = run.job.spec;
+  request.mutable_labels()->insert(run.flags.labels.begin(), run.flags.labels.end());
+  STRATA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, client.ListJobs("", 0));
+  for (const v1::Job& job : jobs) {
+    if (IsTerminal(job.status().state())) continue;
+    if (ToJson(job.spec()) == ToJson(request.spec())) {
+      PrintError(absl::StrCat("going on with ", ShortName(job.name()),
+                              ", which an earlier run of this file left unfinished\n"));
+      return job;
+    }
+    return absl::AbortedError(absl::StrCat(
+        run.state_dir, " holds the unfinished job ", ShortName(job.name()),
+        " of another job file: go on with that file, cancel it (", "`strata cancel ", ShortName(job.name()),
+        " --server ", client.address(), "` during its run), or choose another --state-dir"));
+  }
+  absl::StatusOr<v1::Job> job = client.CreateJob(request);
+  if (job.ok()) PrintError(absl::StrCat("submitted ", ShortName(job->name()), "\n"));
+  return job;
+}
+
+std::string Summary(const LocalRun& run, const v1::Job& job) {
+  const v1::RunResult& result = job.status().result();
+  std::string text;
+  const auto line = [&](const char* label, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, value));
+  };
+  line("job", ShortName(job.name()));
+  line("state", StateText(job.status()));
+  line("why", WhyText(job.status()));
+  if (job.status().has_result()) {
+    line("train loss", absl::StrFormat("%.4f", result.train_loss()));
+    if (result.has_eval_loss()) line("eval loss", absl::StrFormat("%.4f", result.eval_loss()));
+    if (result.has_eval_perplexity()) line("perplexity", absl::StrFormat("%.3f", result.eval_perplexity()));
+    line("trace", result.trace_path());
+    line("checkpoint", result.checkpoint_path());
+  }
+  line("state dir", run.state_dir);
+  return text;
+}
+
+// Step 4, after the job's end: export and sample of its last checkpoint.
+absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) {
+  if (run.flags.export_dir.empty() && run.flags.sample_bytes == 0) return absl::OkStatus();
+  STRATA_ASSIGN_OR_RETURN(const LocalCheckpoint checkpoint,
+                          FindCheckpoint(job.name(), [&]() -> absl::StatusOr<Client*> { return &client; }));
+  if (!run.flags.export_dir.empty()) {
+    STRATA_RETURN_IF_ERROR(ExportCheckpoint(checkpoint.path, run.flags.export_dir), "exporting ",
+                           checkpoint.path);
+    PrintError(absl::StrCat("exported to ", run.flags.export_dir, "\n"));
+  }
+  if (run.flags.sample_bytes > 0) {
+    STRATA_ASSIGN_OR_RETURN(const std::string trainer, FindProgram(Program::kTrainer, run.globals.bin_dir));
+    PrintError("a sample of its text:\n");
+    // In the formats for scripts stdout holds nothing else.
+    const int out = run.globals.format == Format::kTable ? STDOUT_FILENO : STDERR_FILENO;
+    STRATA_ASSIGN_OR_RETURN(
+        const int code,
+        RunProgram({trainer, "generate", "--checkpoint", checkpoint.path, "--prompt", run.flags.prompt,
+                    "--max-tokens", absl::StrCat(run.flags.sample_bytes), "--seed",
+                    absl::StrCat(run.job.spec.training().seed()), "--temperature", "0.8"},
+                   out));
+    if (code != 0) return absl::InternalError(absl::StrCat(trainer, " generate ended with exit code ", code));
+  }
+  return absl::OkStatus();
+}
+
+// After Ctrl-C: detach, unless a second one or a SIGTERM asks for the end.
+ExitCode Leave(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt,
+               const std::string& address, const std::string& job) {
+  if (interrupt.first_signal() != SIGTERM) {
+    PrintError(absl::StrCat(
+        "\nDetached; training goes on in the background. Watch it again with:\n  strata watch ",
+        ShortName(job), " --server ", address, "\nStop it with:\n  strata local stop --state-dir ",
+        run.state_dir, "\nPress Ctrl-C again within 2 seconds to stop everything now.\n"));
+    if (!interrupt.WaitForSecond(kSecondInterrupt)) {
+      service.Detach();
+      return ExitCode::kOk;
+    }
+  }
+  PrintError("Stopping; the same command goes on from the last checkpoint.\n");
+  const absl::Status status = service.Stop();
+  if (!status.ok()) return Fail(status);
+  return ExitCode::kCancelled;
+}
+
+absl::StatusOr<v1::Job> Watch(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt,
+                              Client& client, const std::string& name) {
+  RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr)}, Clock::Real());
+  WatchOptions options = {.stop = interrupt.token()};
+  if (run.globals.timeout_seconds > 0) options.timeout = absl::Seconds(run.globals.timeout_seconds);
+  if (run.globals.format == Format::kJsonl) {
+    options.on_row = [&](const v1::MetricRow& row) { PrintOut(ToLine(MetricRowJson(row)) + "\n"); };
+  }
+  options.on_tick = [&] { return service.TakeEvents([&](const std::string& event) { view.Note(event); }); };
+  return WatchToEnd(client, name, view, options);
+}
+
+// Steps 2 to 4 with a running service. The caller stops it.
+ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt, bool& keep) {
+  const absl::StatusOr<std::string> address = service.WaitForAddress(kServerStart, interrupt.token());
+  if (!address.ok()) {
+    PrintError(LogTail(run.state_dir + "/server.log"));
+    return Fail(address.status());
+  }
+  Client client({.address = *address, .retry_for = kServerStart, .stop = interrupt.token()});
+  const absl::Status ready = WaitForWorker(service, client, interrupt.token());
+  if (!ready.ok()) {
+    PrintError(LogTail(run.state_dir + "/worker.log"));
+    return Fail(ready);
+  }
+  const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
+  if (!plan.ok()) return Fail(plan.status());
+  const bool for_people = run.globals.format == Format::kTable;
+  for_people ? (void)PrintOut(PlanText(*plan) + "\n") : PrintError(PlanText(*plan) + "\n");
+  if (!plan->fits()) return ExitCode::kRejected;
+  const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
+  if (!job.ok()) return Fail(job.status());
+  const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
+  if (!end.ok()) {
+    if (!interrupt.token().stop_requested()) return Fail(end.status());
+    keep = true;  // Leave decides.
+    return Leave(run, service, interrupt, *address, job->name());
+  }
+  const std::string summary = Summary(run, *end);
+  switch (run.globals.format) {
+    case Format::kTable:
+      PrintOut("\n" + summary);
+      break;
+    case Format::kJsonl:
+      PrintError(summary);
+      break;
+    default:
+      PrintOut(Render(run.globals.format, {ToJson(*end)}, true, [] { return std::string(); }));
+  }
+  if (!end->status().last_failure().log_tail().empty() && end->status().state() == v1::Job::FAILED) {
+    PrintError(absl::StrCat("last lines of the trainer:\n", end->status().last_failure().log_tail(), "\n"));
+  }
+  ExitCode code = ExitCodeOf(end->status().state());
+  if (code == ExitCode::kOk) {
+    const absl::Status used = UseResult(run, client, *end);
+    if (!used.ok()) code = Fail(used);
+  }
+  if (run.flags.keep_running) {
+    PrintError(absl::StrCat("server and worker keep running at ", *address,
+                            "; stop them with:\n  strata local stop --state-dir ", run.state_dir, "\n"));
+    service.Detach();
+    keep = true;
+  }
+  return code;
+}
+
+}  // namespace
+
+ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
+  std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
+  if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
+  LocalRun run = {.globals = globals, .flags = flags, .job = std::get<LoadedJob>(std::move(loaded))};
+  if (flags.state_hash) run.job.spec.mutable_training()->set_report_state_hash(true);
+  if (const std::optional<ExitCode> code = Prepare(run)) return *code;
+  if (!flags.export_dir.empty() && Exists(flags.export_dir)) {
+    PrintError(absl::StrCat("error: --export ", flags.export_dir, " exists already: name a new folder\n"));
+    return ExitCode::kConflict;
+  }
+  const absl::Status folders = MakeDirectories(run.nvme_path);
+  if (!folders.ok()) return Fail(folders);
+  absl::StatusOr<LocalService> service = LocalService::Start(run.service);
+  if (!service.ok()) return Fail(service.status());
+  InterruptWatcher interrupt;
+  bool keep = false;
+  const ExitCode code = RunWithService(run, *service, interrupt, keep);
+  if (keep) return code;
+  const absl::Status stopped = service->Stop();
+  if (!stopped.ok()) return Fail(stopped);
+  // A job that was refused leaves nothing, not even the folder made for it.
+  if (code == ExitCode::kRejected && run.state_dir_is_new) RemoveTree(run.state_dir).IgnoreError();
+  return code;
+}
+
+ExitCode RunLocalStop(const std::string& state_dir) {
+  const absl::Status status = StopLocalService(AbsolutePath(state_dir));
+  if (!status.ok()) return Fail(status);
+  PrintError("stopped\n");
+  return ExitCode::kOk;
+}
+
+}  // namespace strata
