@@ -144,10 +144,13 @@ void AddCheckpointCommands(CLI::App& app, CommandLine& line) {
   CLI::App* generate = app.add_subcommand("generate", "Continue a text with a trained model");
   generate->add_option("CHECKPOINT", line.generate.checkpoint, what)->required();
   generate->add_option("--prompt", line.generate.prompt, "The text to continue");
-  generate->add_option("--max-tokens", line.generate.max_tokens, "How many tokens to write", true)
+  generate->add_option("--max-tokens", line.generate.max_tokens, "How many tokens to write")
+      ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  generate->add_option("--seed", line.generate.seed, "The same seed gives the same text", true);
-  generate->add_option("--temperature", line.generate.temperature, "0: always the likeliest token", true)
+  generate->add_option("--seed", line.generate.seed, "The same seed gives the same text")
+      ->capture_default_str();
+  generate->add_option("--temperature", line.generate.temperature, "0: always the likeliest token")
+      ->capture_default_str()
       ->check(CLI::Range(0.0, 100.0));
   generate->callback([&] { line.action = [&] { return RunGenerate(line.globals, line.generate); }; });
 }
@@ -209,7 +212,8 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--server", line.globals.server, "Address of the server, host:port", true)
+  app.add_option("--server", line.globals.server, "Address of the server, host:port")
+      ->capture_default_str()
       ->envname("STRATA_SERVER");
   app.add_option("-o,--output", line.globals.format, "table, json, yaml or jsonl")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Format>{{"table", Format::kTable},

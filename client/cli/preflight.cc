@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <functional>
+#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

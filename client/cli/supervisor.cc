@@ -42,7 +42,7 @@ constexpr absl::Duration kHealthy = absl::Seconds(60);
 constexpr absl::Duration kWorkerGrace = absl::Seconds(60);
 constexpr absl::Duration kServerGrace = absl::Seconds(10);
 constexpr absl::Duration kOrphanGrace = absl::Seconds(2);
-constexpr absl::Duration kStopTimeout = kWorkerGrace + kServerGrace + absl::Seconds(20);
+const absl::Duration kStopTimeout = kWorkerGrace + kServerGrace + absl::Seconds(20);
 
 std::string LockPath(const std::string& state_dir) { return state_dir + "/lock"; }
 std::string PidPath(const std::string& state_dir) { return state_dir + "/supervisor.pid"; }
