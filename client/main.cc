@@ -134,12 +134,6 @@ void AddCheckpointCommands(CLI::App& app, CommandLine& line) {
   CLI::App* verify = checkpoint->add_subcommand("verify", "Read every byte against its checksums");
   verify->add_option("CHECKPOINT", line.checkpoint, what)->required();
   verify->callback([&] { line.action = [&] { return RunCheckpointVerify(line.globals, line.checkpoint); }; });
-  CLI::App* export_command = checkpoint->add_subcommand("export", "Write a Hugging Face folder");
-  export_command->add_option("CHECKPOINT", line.checkpoint, what)->required();
-  export_command->add_option("--out", line.out_dir, "The new folder")->required();
-  export_command->callback([&] {
-    line.action = [&] { return RunCheckpointExport(line.globals, line.checkpoint, line.out_dir); };
-  });
 
   CLI::App* generate = app.add_subcommand("generate", "Continue a text with a trained model");
   generate->add_option("CHECKPOINT", line.generate.checkpoint, what)->required();
@@ -165,7 +159,6 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
                   "Folder for everything of this run; default: ./strata-runs/NAME");
   run->add_option("--nvme-path", line.local.nvme_path,
                   "Folder for offloaded states; default: STATE-DIR/nvme");
-  run->add_option("--export", line.local.export_dir, "Export the trained model as a Hugging Face folder");
   run->add_option("--sample", line.local.sample_bytes, "Print a generated text of this many bytes at the end")
       ->check(CLI::Range(0, 1 << 20));
   run->add_option("--prompt", line.local.prompt, "What the sample continues");

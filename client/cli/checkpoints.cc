@@ -14,8 +14,6 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "offload/checkpoint/checkpoint_reader.h"
-#include "offload/checkpoint/export.h"
-#include "offload/checkpoint/file_ops.h"
 
 namespace strata {
 namespace {
@@ -104,10 +102,6 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
   if (IsFolder(checkpoint.path()))
     return LocalCheckpoint{.path = checkpoint.path(), .digest = checkpoint.digest()};
   return Download(*client, checkpoint);
-}
-
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir) {
-  return ExportHuggingFace(FileOps::Real(), checkpoint, out_dir);
 }
 
 }  // namespace strata

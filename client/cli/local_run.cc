@@ -178,14 +178,9 @@ std::string Summary(const LocalRun& run, const v1::Job& job) {
 
 // Step 4, after the job's end: export and sample of its last checkpoint.
 absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) {
-  if (run.flags.export_dir.empty() && run.flags.sample_bytes == 0) return absl::OkStatus();
+  if (run.flags.sample_bytes == 0) return absl::OkStatus();
   STRATA_ASSIGN_OR_RETURN(const LocalCheckpoint checkpoint,
                           FindCheckpoint(job.name(), [&]() -> absl::StatusOr<Client*> { return &client; }));
-  if (!run.flags.export_dir.empty()) {
-    STRATA_RETURN_IF_ERROR(ExportCheckpoint(checkpoint.path, run.flags.export_dir), "exporting ",
-                           checkpoint.path);
-    PrintError(absl::StrCat("exported to ", run.flags.export_dir, "\n"));
-  }
   if (run.flags.sample_bytes > 0) {
     STRATA_ASSIGN_OR_RETURN(const std::string trainer, FindProgram(Program::kTrainer, run.globals.bin_dir));
     PrintError("a sample of its text:\n");
@@ -295,10 +290,6 @@ ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
   LocalRun run = {.globals = globals, .flags = flags, .job = std::get<LoadedJob>(std::move(loaded))};
   if (flags.state_hash) run.job.spec.mutable_training()->set_report_state_hash(true);
   if (const std::optional<ExitCode> code = Prepare(run)) return *code;
-  if (!flags.export_dir.empty() && Exists(flags.export_dir)) {
-    PrintError(absl::StrCat("error: --export ", flags.export_dir, " exists already: name a new folder\n"));
-    return ExitCode::kConflict;
-  }
   const absl::Status folders = MakeDirectories(run.nvme_path);
   if (!folders.ok()) return Fail(folders);
   absl::StatusOr<LocalService> service = LocalService::Start(run.service);
