@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/bytes.h"
 #include "common/clock.h"
+#include "common/random.h"
 #include "common/status.h"
 #include "worker/agent/leftovers.h"
 
@@ -22,7 +24,7 @@ constexpr int kProtocolVersion = 1;
 constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kRpcTimeout = absl::Seconds(10);
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+constexpr absl::Duration kMaxBackoff = absl::Seconds(3);
 // Between two Syncs when the coordinator answers at once and nothing changed here.
 constexpr absl::Duration kMinSyncPause = absl::Milliseconds(50);
 constexpr absl::Duration kMaxLongPoll = absl::Seconds(10);
@@ -173,6 +175,9 @@ absl::Status Agent::Run() {
 void Agent::SyncLoop() {
   absl::Duration backoff = kMinBackoff;
   bool ever_registered = false;
+  const CounterRandom jitter(static_cast<uint64_t>(state_->incarnation()),
+                             std::hash<std::string>()(options_.worker_id));
+  uint64_t failures = 0;
   while (true) {
     CollectEnded();
     ApplyStopRequests();
@@ -192,9 +197,11 @@ void Agent::SyncLoop() {
       return;
     }
     CheckLease();
+    // A fleet whose coordinator comes back should not knock in step.
+    const absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
     spdlog::warn("coordinator {}: {}; again in {}", options_.server, status.ToString(),
-                 absl::FormatDuration(backoff));
-    Pause(backoff, /*for_changes=*/false);
+                 absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(1))));
+    Pause(pause, /*for_changes=*/false);
     backoff = std::min(backoff * 2, kMaxBackoff);
   }
 }

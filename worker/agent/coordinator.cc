@@ -49,8 +49,9 @@ class GrpcCoordinator : public Coordinator {
     grpc::ChannelArguments arguments;
     // gRPC's own pause between connection attempts grows to two minutes; the coordinator is back sooner.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+    // Also the time an attempt may take.
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+    arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
     // The coordinator is in the worker's own network; a proxy variable of the environment is not for it.

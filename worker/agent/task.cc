@@ -269,6 +269,7 @@ void Task::Drive(ChildProcess& child, Outcome* outcome) {
         open[kExit] = false;
         SignalGroup(pid, SIGKILL);
         drain_until = After(kDrainTimeout);
+        continue;  // all three may have been closed before
       }
     } else if (Now() > drain_until) {
       break;  // somebody outside the group holds a pipe
@@ -476,7 +477,10 @@ void Task::HandlePhase(const v1::TrainerPhase& phase) {
     report_.set_step(std::max(report_.step(), phase.step()));
     if (!phase.io_backend().empty()) report_.set_io_backend(phase.io_backend());
     // STOPPED is the agent's word, given on proof.
-    if (std::find(kPhases.begin(), kPhases.end(), phase.phase()) != kPhases.end()) {
+    const bool stopping = sent_want_ > v1::DesiredTask::RUN;
+    if (std::find(kPhases.begin(), kPhases.end(), phase.phase()) != kPhases.end() &&
+        // A trainer that was told to stop still finishes its step.
+        (!stopping || phase.phase() == "CHECKPOINTING")) {
       changed = report_.phase() != phase.phase();
       report_.set_phase(phase.phase());
     }
