@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
+#include "common/crc32c.h"
 #include "common/random.h"
 #include "common/status.h"
 #include "worker/model/model.h"
@@ -38,10 +39,7 @@ bool GuardedBuffer::Intact() const {
   return whole(storage_.get()) && whole(storage_.get() + kGuard + bytes_);
 }
 
-std::vector<std::byte> GuardedBuffer::Copy() const {
-  const std::byte* begin = storage_.get() + kGuard;
-  return std::vector<std::byte>(begin, begin + bytes_);
-}
+uint32_t GuardedBuffer::Crc() const { return Crc32c(data(), static_cast<size_t>(bytes_)); }
 
 double GetValue(const void* base, DType dtype, int64_t index) {
   switch (dtype) {
@@ -76,15 +74,13 @@ void SetValue(void* base, DType dtype, int64_t index, double value) {
 }
 
 TestStep::TestStep(const ModelLayout& layout, Ops& ops)
-    : layout_(layout), ops_(ops), model_(MakeModel(layout_, ops)), act_grad_(layout.activation_bytes) {
+    : layout_(layout), model_(MakeModel(layout_, ops)), act_grad_(layout.activation_bytes) {
   for (const ParamUnit& unit : layout_.units) {
     params_.push_back(std::make_unique<GuardedBuffer>(unit.elements * SizeOf(layout_.compute_dtype)));
     std::memset(params_.back()->data(), 0, params_.back()->bytes());
     grads_.emplace_back(unit.elements);
   }
   for (const Block& block : layout_.blocks) {
-    workspaces_.push_back(std::make_unique<GuardedBuffer>(block.forward_workspace_bytes));
-    workspaces_.push_back(std::make_unique<GuardedBuffer>(block.backward_workspace_bytes));
     if (block.kind == BlockKind::kHead) break;
     activations_.push_back(std::make_unique<GuardedBuffer>(layout_.activation_bytes));
     saved_.push_back(std::make_unique<GuardedBuffer>(block.saved_bytes));
@@ -118,6 +114,12 @@ std::vector<const void*> TestStep::params() const {
   return pointers;
 }
 
+GuardedBuffer& TestStep::Scratch(int64_t bytes, int use) {
+  auto& buffer = scratch_[{bytes, use}];
+  if (buffer == nullptr) buffer = std::make_unique<GuardedBuffer>(bytes);
+  return *buffer;
+}
+
 absl::Status TestStep::CheckGuards(const std::string& where) const {
   const auto check = [&](const GuardedBuffer& buffer, const char* what, size_t index) {
     if (buffer.Intact()) return absl::OkStatus();
@@ -139,17 +141,19 @@ absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
                                                                    : "LOSS",
                                          " of block ", index);
   const bool with_gradients = args.grad != nullptr;
-  GuardedBuffer& workspace = *workspaces_[2 * index + (call == Call::kForward ? 0 : 1)];
+  GuardedBuffer& workspace =
+      Scratch(call == Call::kForward ? block.forward_workspace_bytes : block.backward_workspace_bytes, 0);
   if (checks_) workspace.Poison();
   std::vector<const void*> params;
-  std::vector<std::unique_ptr<GuardedBuffer>> grads;
+  std::vector<GuardedBuffer*> grads;
   std::vector<void*> grad_pointers;
   for (const int unit : block.units) {
     params.push_back(params_[unit]->data());
     read_only.push_back(params_[unit].get());
     if (!with_gradients) continue;
-    grads.push_back(
-        std::make_unique<GuardedBuffer>(layout_.units[unit].elements * SizeOf(layout_.acc_dtype())));
+    const int use = 1 + static_cast<int>(grads.size());
+    grads.push_back(&Scratch(layout_.units[unit].elements * SizeOf(layout_.acc_dtype()), use));
+    grads.back()->Poison();
     grad_pointers.push_back(grads.back()->data());
   }
   args.block = index;
@@ -157,9 +161,9 @@ absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
   args.grads = grad_pointers;
   args.workspace = {workspace.data(), workspace.bytes()};
 
-  std::vector<std::vector<std::byte>> before;
+  std::vector<uint32_t> before;
   if (!checks_) read_only.clear();
-  for (const GuardedBuffer* buffer : read_only) before.push_back(buffer->Copy());
+  for (const GuardedBuffer* buffer : read_only) before.push_back(buffer->Crc());
   switch (call) {
     case Call::kForward:
       STRATA_RETURN_IF_ERROR(model_->Forward(nullptr, args));
@@ -172,7 +176,7 @@ absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
       break;
   }
   for (size_t i = 0; i < read_only.size(); ++i) {
-    if (read_only[i]->Copy() != before[i]) {
+    if (read_only[i]->Crc() != before[i]) {
       return absl::InternalError(absl::StrCat(where, " changed read-only buffer ", i));
     }
   }
@@ -256,13 +260,13 @@ absl::Status TestStep::Run(std::span<const int32_t> tokens, std::span<const int3
     std::vector<const GuardedBuffer*> inputs;
     if (i > 0) inputs.push_back(activations_[i - 1].get());
     if (recompute) {
-      const auto output = activations_[i]->Copy(), saved = saved_[i]->Copy();
+      const uint32_t output = activations_[i]->Crc(), saved = saved_[i]->Crc();
       activations_[i]->Poison();
       saved_[i]->Poison();
       block_args.output = activations_[i]->data();
       block_args.saved = saved_[i]->data();
       STRATA_RETURN_IF_ERROR(RunBlock(Call::kForward, i, block_args, inputs));
-      if (activations_[i]->Copy() != output || saved_[i]->Copy() != saved) {
+      if (activations_[i]->Crc() != output || saved_[i]->Crc() != saved) {
         return absl::InternalError(absl::StrCat("recomputing block ", i, " gave other bits"));
       }
       block_args.output = nullptr;

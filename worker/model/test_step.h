@@ -6,9 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,7 +32,7 @@ class GuardedBuffer {
   void Poison();
   // Whether the guards are whole.
   bool Intact() const;
-  std::vector<std::byte> Copy() const;
+  uint32_t Crc() const;
 
  private:
   static constexpr int64_t kGuard = 4096;
@@ -79,16 +81,18 @@ class TestStep {
   // Runs one operation with poisoned workspace and, if it writes gradients, poisoned gradient buffers; checks
   // guards and read-only buffers.
   absl::Status RunBlock(Call call, int block, BlockArgs args, std::vector<const GuardedBuffer*> read_only);
+  GuardedBuffer& Scratch(int64_t bytes, int use);
   absl::Status CheckGuards(const std::string& where) const;
 
   const ModelLayout layout_;
-  Ops& ops_;
   std::unique_ptr<BlockCompute> model_;
   std::vector<std::unique_ptr<GuardedBuffer>> params_;
   std::vector<std::unique_ptr<GuardedBuffer>> activations_;  // [i]: output of block i
   std::vector<std::unique_ptr<GuardedBuffer>> saved_;
   GuardedBuffer act_grad_;
-  std::vector<std::unique_ptr<GuardedBuffer>> workspaces_;  // per block and, for all but the head, call
+  // Workspaces and gradients: one of each size and use, since a fresh page costs more than the tests'
+  // arithmetic.
+  std::map<std::pair<int64_t, int>, std::unique_ptr<GuardedBuffer>> scratch_;
   bool checks_ = true;
   std::vector<std::vector<double>> grads_;
 };
