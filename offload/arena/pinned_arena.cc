@@ -64,24 +64,59 @@ std::optional<uint64_t> NumberInFile(const std::string& path) {
   return value;
 }
 
-// The unified hierarchy (cgroup v2): each ancestor may have a limit of its own.
+// Where a hierarchy of control groups keeps its numbers.
+struct CgroupFiles {
+  const char* root;
+  const char* limit;
+  const char* used;
+  const char* reclaimable[2];  // Keys of memory.stat: page cache, which gives way to new memory.
+};
+constexpr CgroupFiles kCgroupV2 = {
+    "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}};
+constexpr CgroupFiles kCgroupV1 = {"/sys/fs/cgroup/memory",
+                                   "memory.limit_in_bytes",
+                                   "memory.usage_in_bytes",
+                                   {"total_inactive_file ", "total_active_file "}};
+
+uint64_t ReclaimableBytes(const std::string& folder, const CgroupFiles& files) {
+  const absl::StatusOr<std::string> stat = ReadFile(folder + "/memory.stat", /*limit_bytes=*/65536);
+  if (!stat.ok()) return 0;
+  uint64_t total = 0;
+  for (const absl::string_view line : absl::StrSplit(*stat, '\n')) {
+    for (const char* key : files.reclaimable) {
+      absl::string_view rest = line;
+      uint64_t bytes;
+      if (absl::ConsumePrefix(&rest, key) && absl::SimpleAtoi(rest, &bytes)) total += bytes;
+    }
+  }
+  return total;
+}
+
+// `group` and each of its ancestors may have a limit of its own.
+void TightenByGroup(Limit& limit, std::string group, const CgroupFiles& files) {
+  for (int level = 0; level < kCgroupLevelsMax; ++level) {
+    const std::string folder = absl::StrCat(files.root, group == "/" ? "" : group);
+    const std::optional<uint64_t> most = NumberInFile(absl::StrCat(folder, "/", files.limit));
+    const std::optional<uint64_t> used = NumberInFile(absl::StrCat(folder, "/", files.used));
+    if (most.has_value() && used.has_value()) {
+      const uint64_t kept = *used - std::min(*used, ReclaimableBytes(folder, files));
+      Tighten(limit, *most - std::min(*most, kept),
+              absl::StrCat("free below ", files.limit, " of the control group ", folder));
+    }
+    const size_t slash = group.rfind('/');
+    if (group.empty() || group == "/" || slash == std::string::npos) return;
+    group.resize(slash);
+  }
+}
+
 void TightenByCgroup(Limit& limit) {
   const absl::StatusOr<std::string> membership = ReadFile("/proc/self/cgroup", /*limit_bytes=*/65536);
   if (!membership.ok()) return;
   for (absl::string_view line : absl::StrSplit(*membership, '\n')) {
-    if (!absl::ConsumePrefix(&line, "0::")) continue;
-    std::string group(line);
-    for (int level = 0; level < kCgroupLevelsMax; ++level) {
-      const std::string folder = absl::StrCat("/sys/fs/cgroup", group == "/" ? "" : group);
-      const std::optional<uint64_t> most = NumberInFile(folder + "/memory.max");
-      const std::optional<uint64_t> used = NumberInFile(folder + "/memory.current");
-      if (most.has_value() && used.has_value()) {
-        Tighten(limit, *most - std::min(*most, *used),
-                absl::StrCat("free below memory.max of the cgroup ", folder));
-      }
-      const size_t slash = group.rfind('/');
-      if (group.empty() || group == "/" || slash == std::string::npos) break;
-      group.resize(slash);
+    if (absl::ConsumePrefix(&line, "0::")) {
+      TightenByGroup(limit, std::string(line), kCgroupV2);
+    } else if (const size_t memory = line.find(":memory:"); memory != absl::string_view::npos) {
+      TightenByGroup(limit, std::string(line.substr(memory + 8)), kCgroupV1);
     }
   }
 }
