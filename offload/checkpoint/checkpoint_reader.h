@@ -106,8 +106,9 @@ struct OpenedCheckpoint {
       rejected;  // One sentence for each candidate that was tried before and is not valid.
 };
 
-// The first candidate that is valid, every byte of it read. kNotFound if there is none, with all reasons. An error that
-// says nothing about the bytes (no permission, too many open files) is returned, not taken for damage.
+// The first candidate that is valid, every byte of it read. kNotFound if there is none, with all reasons. An
+// error that says nothing about the bytes (no permission, too many open files) is returned, not taken for
+// damage.
 absl::StatusOr<OpenedCheckpoint> OpenNewestValid(const std::vector<CheckpointCandidate>& candidates);
 
 // Removes all but the newest `keep_last` (>= 1) checkpoints of `dir`, never one whose step is in `protect`.

@@ -163,7 +163,8 @@ TEST(HuggingFaceConfigTest, SurvivesTheRoundTrip) {
 TEST(HuggingFaceConfigTest, DefaultsAreThoseOfTransformers) {
   const auto llama = ParseHuggingFaceConfig(
       R"({"model_type":"llama","num_hidden_layers":1,"hidden_size":8,"num_attention_heads":2,"vocab_size":5,)"
-      R"("max_position_embeddings":16,"intermediate_size":12,"rope_scaling":null,"rope_parameters":{"rope_theta":7.0,"rope_type":"default"}})");
+      R"("max_position_embeddings":16,"intermediate_size":12,"rope_scaling":null,)"
+      R"("rope_parameters":{"rope_theta":7.0,"rope_type":"default"}})");
   ASSERT_TRUE(llama.ok()) << llama.status();
   EXPECT_EQ(llama->kv_heads, 2);
   EXPECT_EQ(llama->head_dim, 4);
