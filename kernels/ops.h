@@ -105,7 +105,7 @@ struct RopeArgs {
 // lse: acc [batch, heads, seq], log-sum-exp of the scaled scores.
 struct AttentionArgs {
   int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  double scale = 0;
+  double scale = 0;  // > 0
   const void* q = nullptr;
   int64_t ldq = 0;
   const void* k = nullptr;

@@ -41,6 +41,7 @@ absl::Status CheckAttentionShape(const AttentionArgs& a) {
   }
   if (a.heads % a.kv_heads != 0) return Invalid(shape, "heads must be a multiple of kv_heads");
   if (a.head_dim > kHeadDimMax) return Invalid(shape, "head_dim is at most ", kHeadDimMax);
+  if (!(a.scale > 0)) return Invalid(shape, "scale must be positive, is ", a.scale);
   const int64_t width = a.heads * a.head_dim, kv_width = a.kv_heads * a.head_dim;
   if (a.ldq < width || a.ldo < width || a.ldk < kv_width || a.ldv < kv_width) {
     return Invalid(shape, "a leading dimension is smaller than its row");

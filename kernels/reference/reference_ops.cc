@@ -219,7 +219,7 @@ class ReferenceOps final : public Ops {
     STRATA_RETURN_IF_ERROR(ValidatePositive("gelu", {n}));
     for (int64_t i = 0; i < n; ++i) {
       const Acc v = Get(x, i);
-      Put(y, i, kind == GeluKind::kErf ? v * NormalCdf(v) : v / 2 * (1 + std::tanh(GeluInner(v))));
+      Put(y, i, v * (kind == GeluKind::kErf ? NormalCdf(v) : HalfOnePlusTanh(GeluInner(v))));
     }
     return absl::OkStatus();
   }
@@ -233,10 +233,10 @@ class ReferenceOps final : public Ops {
       if (kind == GeluKind::kErf) {
         slope = NormalCdf(v) + v * static_cast<Acc>(kInvSqrt2Pi) * std::exp(-v * v / 2);
       } else {
-        const Acc t = std::tanh(GeluInner(v));
+        const Acc up = HalfOnePlusTanh(GeluInner(v)), down = HalfOnePlusTanh(-GeluInner(v));
         const Acc inner_slope =
             static_cast<Acc>(kSqrt2OverPi) * (1 + static_cast<Acc>(3 * kGeluCubic) * v * v);
-        slope = (1 + t) / 2 + v / 2 * (1 - t * t) * inner_slope;
+        slope = up + v * 2 * up * down * inner_slope;
       }
       Put(dx, i, Get(dy, i) * slope);
     }
@@ -374,6 +374,8 @@ class ReferenceOps final : public Ops {
     return Row(a, b, s, ld, h / (a.heads / a.kv_heads));
   }
   static Acc NormalCdf(Acc v) { return std::erfc(-v * static_cast<Acc>(M_SQRT1_2)) / 2; }
+  // (1 + tanh u) / 2 without the cancellation for negative u.
+  static Acc HalfOnePlusTanh(Acc u) { return 1 / (1 + std::exp(-2 * u)); }
   static Acc GeluInner(Acc v) {
     return static_cast<Acc>(kSqrt2OverPi) * (v + static_cast<Acc>(kGeluCubic) * v * v * v);
   }

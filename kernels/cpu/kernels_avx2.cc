@@ -1,0 +1,29 @@
+// The kernels compiled for one instruction set; see kernels.inc. Headers come first: nothing they define may
+// be compiled for instructions the CPU might not have.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "common/bfloat16.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/validate.h"
+#include "kernels/workspace.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma")
+#endif
+
+#define STRATA_ISA avx2
+#define STRATA_ISA_LEVEL 1
+#define STRATA_ISA_NAME "avx2"
+#include "kernels/cpu/kernels.inc"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
