@@ -468,25 +468,22 @@ class Builder {
         OpKind::kUpdate, on_device ? compute_lane_ : cpu_lane_,
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
     plan_.ops.back().bytes = n * (28 + facts_.param_size);
-    final_.push_back(updates_.back());
     if (gradient.slot != table_.accumulated[u]) accumulated_chunk_.Release(gradient.slot, false);
 
     if (at.record == Tier::kNvme) {
-      final_.push_back(EmitCopy(OpKind::kWrite, record_write_lanes_[records_ % record_write_lanes_.size()],
-                                R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
-                                W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1));
+      EmitCopy(OpKind::kWrite, record_write_lanes_[records_ % record_write_lanes_.size()],
+               R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
+               W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1);
       record_.Release(record_slot, false);
       ++records_;
     }
     if (!staged) return;
     if (at.params == Tier::kNvme) {
-      final_.push_back(EmitCopy(OpKind::kWrite, params_write_lane_,
-                                R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
-                                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1));
+      EmitCopy(OpKind::kWrite, params_write_lane_, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
+               W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1);
     } else {
-      final_.push_back(EmitCopy(OpKind::kH2D, h2d_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
-                                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u,
-                                k, -1));
+      EmitCopy(OpKind::kH2D, h2d_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
+               W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u, k, -1);
     }
     params_out_.Release(params_slot, false);
   }
@@ -511,11 +508,14 @@ class Builder {
   }
 
   void OrderByMode() {
-    for (const int32_t op : final_) Order(commit_, op);
-    for (const int32_t op : losses_) Order(commit_, op);
+    // A step is over when all of it is: lanes are FIFO, so the last operation of each stands for the others.
+    std::vector<int32_t> last(plan_.lanes.size(), -1);
+    for (int32_t i = 0; i < commit_; ++i) last[plan_.ops[i].lane] = i;
+    for (const int32_t op : last) {
+      if (op >= 0) Order(commit_, op);
+    }
     if (train_) {
-      Order(commit_, clip_);
-      Order(clip_, commit_, 1);
+      Order(clip_, commit_, 1);  // CLIP decides what the step before has already published.
       for (const int32_t op : norms_) Order(clip_, op);
       for (const int32_t op : losses_) Order(clip_, op);
       // The leaves of the norm are written by NORM and read by CLIP but stand in no slot.
@@ -559,7 +559,6 @@ class Builder {
   size_t records_ = 0;                  // NVMe records updated so far
 
   std::vector<int32_t> losses_, norms_, updates_;
-  std::vector<int32_t> final_;  // operations that end in a home
   int32_t last_backward_ = -1, clip_ = -1, commit_ = -1;
 };
 

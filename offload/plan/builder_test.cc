@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "offload/plan/nvme_items.h"
 #include "offload/plan/planner.h"
 #include "offload/plan/slot_table.h"
+#include "offload/plan/store_layout_of.h"
 #include "offload/plan/test_layouts.h"
 #include "offload/plan/verifier.h"
 
@@ -82,7 +82,7 @@ TEST(BuilderTest, SumsAloneAreThePeaksOfThePlans) {
         EXPECT_EQ(peaks[t], std::max(plans->train.arena_bytes[t], plans->eval.arena_bytes[t]))
             << Text(choice);
       }
-      const absl::StatusOr<uint64_t> capacity = CapacityBytes(NvmeItems(plans->train));
+      const absl::StatusOr<uint64_t> capacity = CapacityBytes(StoreLayoutOf(plans->train));
       ASSERT_TRUE(capacity.ok()) << capacity.status();
       EXPECT_EQ(peaks[static_cast<int>(Tier::kNvme)], static_cast<int64_t>(*capacity)) << Text(choice);
     });

@@ -25,12 +25,13 @@ class Allocator {
   int32_t Add(Tier tier, int64_t bytes, absl::string_view prefix, absl::string_view name,
               int64_t suffix = -1) {
     int64_t& end = table_->arena_bytes[static_cast<int>(tier)];
+    bytes = RoundUp(bytes, kSlotAlignment);
     int64_t offset = 0;
     if (tier == Tier::kNvme) {
       // Two versions: COMMIT of a step precedes every write of the next one, so none is ever written ahead.
       end += 2 * bytes;
     } else {
-      offset = RoundUp(end, kSlotAlignment);
+      offset = end;
       end = offset + bytes;
     }
     if (sums_only_) return 0;
@@ -81,6 +82,7 @@ class TableBuilder {
     alloc_.set_persistent(true);
     AddPersistent();
     alloc_.set_persistent(false);
+    persistent_host_ = table_.arena_bytes[static_cast<int>(Tier::kHost)];
     AddBatches();
     AddParams();
     AddActivations();
@@ -89,6 +91,7 @@ class TableBuilder {
       AddGradients();
       AddOptimizer();
     }
+    AddStateStaging();
     return std::move(table_);
   }
 
@@ -135,6 +138,8 @@ class TableBuilder {
       at.params_slot = params;
       at.params_offset = begin * facts_.param_size;
     }
+    state_staging_ =
+        std::max(state_staging_, Stored(record_bytes) + Stored((end - begin) * facts_.param_size));
     if (home.record != Tier::kDevice) {
       if (record_nvme) Grow(&record_, record_bytes);
       if (home.params != Tier::kHost) Grow(&params_out_, (end - begin) * facts_.param_size);
@@ -281,6 +286,13 @@ class TableBuilder {
                                               accumulated_chunk_.bytes, "stage.accumulated");
   }
 
+  // Between runs the executor moves states through the host arena behind the persistent slots: one chunk's
+  // record, then its parameters. Steps seldom need less than that there.
+  void AddStateStaging() {
+    const int64_t transient = table_.arena_bytes[static_cast<int>(Tier::kHost)] - persistent_host_;
+    if (transient < state_staging_) alloc_.Add(Tier::kHost, state_staging_ - transient, "state staging", "");
+  }
+
   const ModelLayout& layout_;
   const LayoutFacts& facts_;
   const PlanChoice& choice_;
@@ -288,6 +300,8 @@ class TableBuilder {
   const bool sums_only_;
   SlotTable table_;
   Allocator alloc_;
+  int64_t persistent_host_ = 0;
+  int64_t state_staging_ = 0;
   PoolSize record_, params_out_, accumulated_chunk_;
 };
 

@@ -148,8 +148,8 @@ struct Op {
 struct Slot {
   Tier tier = Tier::kHost;
   int64_t offset = 0;  // in the tier's arena; a multiple of kSlotAlignment (NVMe: 0)
-  int64_t bytes = 0;
-  std::string name;  // for traces and messages: "layers.params.0", "record.wte.3"
+  int64_t bytes = 0;   // a multiple of kSlotAlignment
+  std::string name;    // for traces and messages: "layers.params.0", "record.wte.3"
   // Holds a unit's parameters, a record or an accumulated gradient across steps: loaded before the first
   // step.
   bool persistent = false;

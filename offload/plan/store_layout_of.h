@@ -1,6 +1,6 @@
 // The NVMe store of a plan.
-#ifndef OFFLOAD_PLAN_NVME_ITEMS_H_
-#define OFFLOAD_PLAN_NVME_ITEMS_H_
+#ifndef OFFLOAD_PLAN_STORE_LAYOUT_OF_H_
+#define OFFLOAD_PLAN_STORE_LAYOUT_OF_H_
 
 #include "offload/plan/step_plan.h"
 #include "offload/store/store_layout.h"
@@ -9,8 +9,8 @@ namespace strata {
 
 // One item per NVMe slot; its id is the slot's index. CapacityBytes of it is the plan's arena_bytes[kNvme].
 // No item is ever written ahead: the plan orders COMMIT of a step before every UPDATE of the next.
-StoreLayout NvmeItems(const StepPlan& plan);
+StoreLayout StoreLayoutOf(const StepPlan& plan);
 
 }  // namespace strata
 
-#endif  // OFFLOAD_PLAN_NVME_ITEMS_H_
+#endif  // OFFLOAD_PLAN_STORE_LAYOUT_OF_H_

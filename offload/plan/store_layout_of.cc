@@ -1,8 +1,8 @@
-#include "offload/plan/nvme_items.h"
+#include "offload/plan/store_layout_of.h"
 
 namespace strata {
 
-StoreLayout NvmeItems(const StepPlan& plan) {
+StoreLayout StoreLayoutOf(const StepPlan& plan) {
   StoreLayout layout;
   layout.write_ahead_items = 0;
   for (size_t s = 0; s < plan.slots.size(); ++s) {

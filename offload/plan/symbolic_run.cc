@@ -1,0 +1,207 @@
+#include "offload/plan/symbolic_run.h"
+
+#include <vector>
+
+#include "common/random.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kCell = 64;
+
+uint64_t Mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15u ^ (b + 0x7f4a7c15u);
+  x ^= x >> 32;
+  x *= 0xd6e8feb86659fd93u;
+  x ^= x >> 29;
+  return x;
+}
+
+class Run {
+ public:
+  explicit Run(const StepPlan& plan) : plan_(plan) {
+    for (const Slot& slot : plan.slots) memory_.emplace_back((slot.bytes + kCell - 1) / kCell, 0);
+    for (size_t u = 0; u < plan.homes.size(); ++u) {
+      for (size_t k = 0; k < plan.homes[u].size(); ++k) {
+        ForHome(u, k, [&](uint64_t* cell, uint64_t name) { *cell = name; });
+      }
+    }
+  }
+
+  void Execute(int32_t index, int step) {
+    const Op& op = plan_.ops[index];
+    if (op.kind == OpKind::kCommit) return Commit(step);
+    if (IsCopy(op)) return Copy(op);
+    uint64_t hash =
+        Mix(Mix(static_cast<uint64_t>(Canonical(op.kind)), op.block), Mix(op.unit, op.micro_batch));
+    hash = Mix(hash, op.chunk);
+    if (op.kind == OpKind::kBatch) hash = Mix(hash, step);
+    for (const Operand& operand : op.operands) {
+      if (operand.access == Access::kWrite) continue;
+      for (int64_t i = 0; i < Cells(operand); ++i) hash = Mix(hash, *At(operand, i));
+    }
+    uint64_t output = 0;
+    for (const Operand& operand : op.operands) {
+      if (operand.access == Access::kRead) continue;
+      // What is only scratch in one placement must not show in another.
+      const bool scratch = operand.content.kind == ContentKind::kWorkspace;
+      const uint64_t name = scratch ? 99 : Role(operand, &output);
+      for (int64_t i = 0; i < Cells(operand); ++i) *At(operand, i) = Mix(Mix(hash, name), i);
+    }
+    if (op.kind == OpKind::kLoss || op.kind == OpKind::kNorm) published_[step & 1] += hash;  // in any order
+  }
+
+  uint64_t digest() const { return digest_; }
+
+ private:
+  static bool IsCopy(const Op& op) {
+    switch (op.kind) {
+      case OpKind::kRead:
+      case OpKind::kWrite:
+      case OpKind::kH2D:
+      case OpKind::kD2H:
+      case OpKind::kActIn:
+      case OpKind::kActOut:
+        return true;
+      default:
+        return false;
+    }
+  }
+  // RECOMPUTE gives the same bits as FORWARD.
+  static OpKind Canonical(OpKind kind) { return kind == OpKind::kRecompute ? OpKind::kForward : kind; }
+  // Outputs by what they are, so that FORWARD and RECOMPUTE agree on what both write.
+  static uint64_t Role(const Operand& operand, uint64_t* gradients) {
+    switch (operand.content.kind) {
+      case ContentKind::kSaved:
+        return 1;
+      case ContentKind::kActivation:
+        return 2;
+      case ContentKind::kActGradient:
+        return 3;
+      case ContentKind::kRecord:
+        return 4;
+      case ContentKind::kParams:
+        return 5;
+      case ContentKind::kGradient:
+      case ContentKind::kAccumulated:
+        return 10 + (*gradients)++;
+      default:
+        return 6;
+    }
+  }
+  static int64_t Cells(const Operand& operand) { return (operand.bytes + kCell - 1) / kCell; }
+  uint64_t* At(const Operand& operand, int64_t i) {
+    return &memory_[operand.slot][operand.offset / kCell + i];
+  }
+
+  void Copy(const Op& op) {
+    const Operand& from = op.operands[0];
+    const Operand& to = op.operands[1];
+    for (int64_t i = 0; i < Cells(to); ++i) *At(to, i) = *At(from, i);
+  }
+
+  template <typename Visit>
+  void ForHome(size_t u, size_t k, const Visit& visit) {
+    const ChunkHome& home = plan_.homes[u][k];
+    const int64_t n = plan_.chunks[u][k].end - plan_.chunks[u][k].begin;
+    const uint64_t name = Mix(u, k);
+    for (int64_t i = 0; i < n * 12 / kCell; ++i)
+      visit(&memory_[home.record_slot][home.record_offset / kCell + i], Mix(Mix(name, 1), i));
+    for (int64_t i = 0; i < n * SizeOf(plan_.compute_dtype) / kCell; ++i)
+      visit(&memory_[home.params_slot][home.params_offset / kCell + i], Mix(Mix(name, 2), i));
+  }
+
+  void Commit(int step) {
+    digest_ = Mix(Mix(digest_, step), published_[step & 1]);
+    published_[step & 1] = 0;
+    for (size_t u = 0; u < plan_.homes.size(); ++u) {
+      for (size_t k = 0; k < plan_.homes[u].size(); ++k)
+        ForHome(u, k, [&](uint64_t* cell, uint64_t) { digest_ = Mix(digest_, *cell); });
+    }
+  }
+
+  const StepPlan& plan_;
+  std::vector<std::vector<uint64_t>> memory_;  // by slot
+  uint64_t digest_ = 0;
+  uint64_t published_[2] = {0, 0};  // two steps may be in flight
+};
+
+// Which operation is next: a lane drawn with weights that stay for the whole run, so that some lanes lag far
+// behind others.
+class RandomOrder {
+ public:
+  RandomOrder(const StepPlan& plan, int steps, uint64_t seed)
+      : plan_(plan), steps_(steps), random_(seed, 1), lanes_(plan.lanes.size()), done_(plan.ops.size(), -1) {
+    for (size_t i = 0; i < plan.ops.size(); ++i)
+      lanes_[plan.ops[i].lane].ops.push_back(static_cast<int32_t>(i));
+    for (LaneState& lane : lanes_) lane.weight = uint64_t{1} << (2 * random_.Below(draw_++, 6));
+  }
+
+  // The operation and its step; false when all is done. A plan with a cycle is done early.
+  bool Next(int32_t* op, int* step) {
+    uint64_t total = 0;
+    for (LaneState& lane : lanes_) total += lane.ready = Ready(lane) ? lane.weight : 0;
+    if (total == 0) return false;
+    uint64_t at = random_.Below(draw_++, total);
+    for (LaneState& lane : lanes_) {
+      if (at >= lane.ready) {
+        at -= lane.ready;
+        continue;
+      }
+      *op = lane.ops[lane.next];
+      *step = lane.step;
+      done_[*op] = lane.step;
+      if (plan_.ops[*op].kind == OpKind::kCommit) committed_ = lane.step + 1;
+      if (++lane.next == lane.ops.size()) {
+        lane.next = 0;
+        ++lane.step;
+      }
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  struct LaneState {
+    std::vector<int32_t> ops;
+    size_t next = 0;
+    int step = 0;
+    uint64_t weight = 1;
+    uint64_t ready = 0;
+  };
+
+  bool Ready(const LaneState& lane) const {
+    if (lane.ops.empty() || lane.step >= steps_ || lane.step > committed_ + 1) return false;
+    for (const Dependency& on : plan_.ops[lane.ops[lane.next]].dependencies) {
+      if (done_[on.op] < lane.step - on.distance) return false;
+    }
+    return true;
+  }
+
+  const StepPlan& plan_;
+  const int steps_;
+  const CounterRandom random_;
+  uint64_t draw_ = 0;
+  std::vector<LaneState> lanes_;
+  std::vector<int> done_;
+  int committed_ = 0;
+};
+
+}  // namespace
+
+uint64_t SymbolicRun(const StepPlan& plan, int steps, std::optional<uint64_t> schedule_seed) {
+  Run run(plan);
+  if (!schedule_seed.has_value()) {
+    for (int step = 0; step < steps; ++step) {
+      for (int32_t i = 0; i < static_cast<int32_t>(plan.ops.size()); ++i) run.Execute(i, step);
+    }
+    return run.digest();
+  }
+  RandomOrder order(plan, steps, *schedule_seed);
+  int32_t op = 0;
+  int step = 0;
+  while (order.Next(&op, &step)) run.Execute(op, step);
+  return run.digest();
+}
+
+}  // namespace strata

@@ -1,0 +1,295 @@
+#include "offload/plan/verifier.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/random.h"
+#include "gtest/gtest.h"
+#include "offload/plan/builder.h"
+#include "offload/plan/plan_text.h"
+#include "offload/plan/planner.h"
+#include "offload/plan/symbolic_run.h"
+#include "offload/plan/test_layouts.h"
+
+namespace strata {
+namespace {
+
+StepPlan Build(const ModelLayout& layout, const PlanChoice& choice, PlanKind kind = PlanKind::kTrain) {
+  absl::StatusOr<StepPlan> plan = BuildPlan(layout, choice, kind);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+// Sound plans of many kinds, with one chunk size.
+std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
+  std::vector<StepPlan> plans;
+  int n = 0;
+  for (const Mode mode : {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap}) {
+    for (const auto& [params, gradients, record] : {
+             std::tuple{Tier::kDevice, Tier::kDevice, Tier::kDevice},
+             std::tuple{Tier::kDevice, Tier::kDevice, Tier::kNvme},
+             std::tuple{Tier::kDevice, Tier::kHost, Tier::kHost},
+             std::tuple{Tier::kHost, Tier::kHost, Tier::kNvme},
+             std::tuple{Tier::kNvme, Tier::kHost, Tier::kNvme},
+             std::tuple{Tier::kNvme, Tier::kDevice, Tier::kHost},
+         }) {
+      PlanChoice choice = UniformChoice(layout, params, gradients, record,
+                                        n % 2 == 0 ? Tier::kHost : Tier::kDevice, n % 3 == 0);
+      choice.mode = mode;
+      choice.micro_batches = micro_batches;
+      choice.prefetch_depth = 1 + n % 3;
+      choice.io_threads = 1 + n % 4;
+      plans.push_back(Build(layout, choice));
+      ++n;
+    }
+  }
+  return plans;
+}
+
+TEST(VerifierTest, EverySchedulesResultIsThatOfProgramOrder) {
+  for (const StepPlan& plan : SoundPlans(2)) {
+    ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+    const uint64_t digest = SymbolicRun(plan, 3, std::nullopt);
+    for (uint64_t seed = 0; seed < 10; ++seed) EXPECT_EQ(SymbolicRun(plan, 3, seed), digest) << seed;
+  }
+}
+
+// P1 of the architecture, for data flow: what is computed does not depend on where things lie.
+TEST(VerifierTest, PlacementModeAndDepthDoNotChangeWhatIsComputed) {
+  for (const int64_t micro_batches : {1, 3}) {
+    const std::vector<StepPlan> plans = SoundPlans(micro_batches);
+    const uint64_t digest = SymbolicRun(plans[0], 3, std::nullopt);
+    for (const StepPlan& plan : plans) EXPECT_EQ(SymbolicRun(plan, 3, std::nullopt), digest);
+  }
+}
+
+// ---- Mutations
+
+class Mutator {
+ public:
+  Mutator(StepPlan plan, uint64_t seed) : plan_(std::move(plan)), random_(seed, 7) {}
+
+  // The mutant, and what was done to it.
+  std::pair<StepPlan, std::string> Mutate() {
+    for (std::string done; done.empty();) done = what_ = Try();
+    return {std::move(plan_), what_};
+  }
+
+ private:
+  uint64_t Draw(uint64_t bound) { return random_.Below(draw_++, bound); }
+  Op& AnyOp() { return plan_.ops[at_ = static_cast<int32_t>(Draw(plan_.ops.size()))]; }
+  std::string Named(const char* what) const { return std::string(what) + " of " + DescribeOp(plan_, at_); }
+
+  // Empty: this one did not apply.
+  std::string Try() {
+    switch (Draw(11)) {
+      case 0: {  // drop a dependency
+        Op& op = AnyOp();
+        if (op.dependencies.empty()) return "";
+        op.dependencies.erase(op.dependencies.begin() + static_cast<int64_t>(Draw(op.dependencies.size())));
+        return Named("dropped a dependency");
+      }
+      case 1: {  // make a dependency one of the step before, or the reverse
+        Op& op = AnyOp();
+        if (op.dependencies.empty()) return "";
+        op.dependencies[Draw(op.dependencies.size())].distance ^= 1;
+        return Named("turned the distance");
+      }
+      case 2: {  // another slot of the same tier
+        Op& op = AnyOp();
+        if (op.operands.empty()) return "";
+        Operand& operand = op.operands[Draw(op.operands.size())];
+        const int32_t slot = static_cast<int32_t>(Draw(plan_.slots.size()));
+        if (slot == operand.slot || plan_.slots[slot].tier != plan_.slots[operand.slot].tier) return "";
+        operand.slot = slot;
+        return Named("changed a slot");
+      }
+      case 3: {  // two slots of a pool become one
+        const int32_t a = static_cast<int32_t>(Draw(plan_.slots.size()));
+        const int32_t b = static_cast<int32_t>(Draw(plan_.slots.size()));
+        if (a == b || plan_.slots[a].persistent || plan_.slots[b].persistent ||
+            plan_.slots[a].tier != plan_.slots[b].tier || plan_.slots[a].bytes != plan_.slots[b].bytes)
+          return "";
+        for (Op& op : plan_.ops) {
+          for (Operand& operand : op.operands) {
+            if (operand.slot == b) operand.slot = a;
+          }
+        }
+        return "merged " + DescribeSlot(plan_, a) + " and " + DescribeSlot(plan_, b);
+      }
+      case 4: {  // leave an operation out
+        const Op& op = AnyOp();
+        const std::string what = Named("removed all");
+        (void)op;
+        Remove(at_);
+        return what;
+      }
+      case 5: {  // another chunk
+        Op& op = AnyOp();
+        if (op.chunk < 0 || plan_.chunks[op.unit].size() < 2) return "";
+        const int32_t other = static_cast<int32_t>(Draw(plan_.chunks[op.unit].size()));
+        if (other == op.chunk) return "";
+        for (Operand& operand : op.operands) {
+          if (operand.content.chunk == op.chunk) operand.content.chunk = other;
+          if (operand.before.chunk == op.chunk) operand.before.chunk = other;
+        }
+        op.chunk = other;
+        return Named("changed the chunk");
+      }
+      case 6: {  // move an operand
+        Op& op = AnyOp();
+        if (op.operands.empty()) return "";
+        op.operands[Draw(op.operands.size())].offset += 64;
+        return Named("moved an operand");
+      }
+      case 7: {  // a cycle, or only more order
+        Op& op = AnyOp();
+        const int32_t on = static_cast<int32_t>(Draw(plan_.ops.size()));
+        op.dependencies.push_back(Dependency{on, 0});
+        return Named("added a dependency");
+      }
+      case 8: {  // swap two neighbours
+        if (plan_.ops.size() < 2) return "";
+        at_ = static_cast<int32_t>(Draw(plan_.ops.size() - 1));
+        Swap(at_);
+        return Named("swapped neighbours");
+      }
+      case 9: {  // another lane
+        Op& op = AnyOp();
+        op.lane = static_cast<int32_t>(Draw(plan_.lanes.size()));
+        return Named("changed the lane");
+      }
+      default: {  // slots that overlap
+        const int32_t slot = static_cast<int32_t>(Draw(plan_.slots.size()));
+        if (plan_.slots[slot].tier == Tier::kNvme || plan_.slots[slot].offset == 0) return "";
+        plan_.slots[slot].offset -= kSlotAlignment;
+        return "moved " + DescribeSlot(plan_, slot);
+      }
+    }
+  }
+
+  void Remove(int32_t index) {
+    plan_.ops.erase(plan_.ops.begin() + index);
+    for (Op& op : plan_.ops) {
+      std::vector<Dependency> kept;
+      for (Dependency on : op.dependencies) {
+        if (on.op == index) continue;
+        if (on.op > index) --on.op;
+        kept.push_back(on);
+      }
+      op.dependencies = std::move(kept);
+    }
+  }
+
+  void Swap(int32_t index) {
+    std::swap(plan_.ops[index], plan_.ops[index + 1]);
+    for (Op& op : plan_.ops) {
+      for (Dependency& on : op.dependencies) {
+        if (on.op == index) {
+          on.op = index + 1;
+        } else if (on.op == index + 1) {
+          on.op = index;
+        }
+      }
+    }
+  }
+
+  StepPlan plan_;
+  const CounterRandom random_;
+  uint64_t draw_ = 0;
+  int32_t at_ = 0;
+  std::string what_;
+};
+
+// A mutant is refused, or it computes what the sound plan does under every schedule tried.
+TEST(VerifierTest, MutantsAreRefusedOrHarmless) {
+  constexpr uint64_t kSeed = 20261129;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
+  const std::vector<StepPlan> plans = SoundPlans(2);
+  int refused = 0, harmless = 0;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const StepPlan& plan = plans[i % plans.size()];
+    const auto [mutant, what] = Mutator(plan, kSeed + i).Mutate();
+    if (!VerifyPlan(mutant).ok()) {
+      ++refused;
+      continue;
+    }
+    ++harmless;
+    const uint64_t digest = SymbolicRun(plan, 3, std::nullopt);
+    EXPECT_EQ(SymbolicRun(mutant, 3, std::nullopt), digest) << "mutant " << i << ": " << what;
+    for (uint64_t seed = 0; seed < 5; ++seed)
+      ASSERT_EQ(SymbolicRun(mutant, 3, seed), digest) << "mutant " << i << ": " << what;
+  }
+  std::printf("%d refused, %d harmless\n", refused, harmless);
+  EXPECT_GT(refused, 10 * harmless / 10);
+}
+
+// Dependencies are as short as they can be: without any one of them there is a schedule that goes wrong, or
+// an order that the mode asks for is missing. The verifier must see each.
+TEST(VerifierTest, EveryDependencyIsNeeded) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 2, .tied = true});
+  PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+  choice.micro_batches = 2;
+  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap}) {
+    choice.mode = mode;
+    const StepPlan plan = Build(layout, choice);
+    for (size_t i = 0; i < plan.ops.size(); ++i) {
+      for (size_t d = 0; d < plan.ops[i].dependencies.size(); ++d) {
+        StepPlan mutant = plan;
+        mutant.ops[i].dependencies.erase(mutant.ops[i].dependencies.begin() + static_cast<int64_t>(d));
+        EXPECT_FALSE(VerifyPlan(mutant).ok())
+            << DescribeOp(plan, static_cast<int32_t>(i)) << " without waiting for "
+            << DescribeOp(plan, plan.ops[i].dependencies[d].op);
+      }
+    }
+  }
+}
+
+TEST(VerifierTest, MessagesNameOperationSlotAndContents) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  StepPlan plan =
+      Build(layout, UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false));
+  for (Op& op : plan.ops) {
+    if (op.kind != OpKind::kActIn) continue;
+    op.operands[0].slot = op.operands[0].slot + 1;  // the next block's
+    break;
+  }
+  const std::string message(VerifyPlan(plan).message());
+  EXPECT_NE(message.find("ACT_IN"), std::string::npos) << message;
+  EXPECT_NE(message.find("slot"), std::string::npos) << message;
+  EXPECT_NE(message.find("activation block"), std::string::npos) << message;
+}
+
+TEST(VerifierTest, BudgetsAreHard) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  const StepPlan plan =
+      Build(layout, UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false));
+  std::array<int64_t, kTierCount> budget;
+  std::copy(std::begin(plan.arena_bytes), std::end(plan.arena_bytes), budget.begin());
+  EXPECT_TRUE(VerifyPlan(plan, budget).ok());
+  for (int t = 0; t < kTierCount; ++t) {
+    auto tight = budget;
+    --tight[t];
+    EXPECT_EQ(VerifyPlan(plan, tight).code(), absl::StatusCode::kResourceExhausted);
+  }
+}
+
+TEST(VerifierTest, TwentyThousandOperationsInASecond) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 80});
+  PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+  choice.micro_batches = 16;
+  choice.chunk_elements = 4 << 20;
+  const StepPlan plan = Build(layout, choice);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_TRUE(VerifyPlan(plan).ok());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("%zu operations verified in %.0f ms\n", plan.ops.size(), 1e3 * seconds);
+  EXPECT_LT(seconds, 10);  // A loaded machine is no reason to fail; quadratic time would be.
+}
+
+}  // namespace
+}  // namespace strata
