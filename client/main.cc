@@ -29,7 +29,7 @@ struct CommandLine {
   MetricFlags metrics;
   GenerateFlags generate;
   LocalRunFlags local;
-  std::string job, reason, checkpoint, out_dir, state_dir, shell;
+  std::string format = "table", job, reason, checkpoint, out_dir, state_dir, shell;
   std::vector<std::string> labels;
   std::function<ExitCode()> action;
 };
@@ -134,6 +134,12 @@ void AddCheckpointCommands(CLI::App& app, CommandLine& line) {
   CLI::App* verify = checkpoint->add_subcommand("verify", "Read every byte against its checksums");
   verify->add_option("CHECKPOINT", line.checkpoint, what)->required();
   verify->callback([&] { line.action = [&] { return RunCheckpointVerify(line.globals, line.checkpoint); }; });
+  CLI::App* export_command = checkpoint->add_subcommand("export", "Write a Hugging Face folder");
+  export_command->add_option("CHECKPOINT", line.checkpoint, what)->required();
+  export_command->add_option("--out", line.out_dir, "The new folder")->required();
+  export_command->callback([&] {
+    line.action = [&] { return RunCheckpointExport(line.globals, line.checkpoint, line.out_dir); };
+  });
 
   CLI::App* generate = app.add_subcommand("generate", "Continue a text with a trained model");
   generate->add_option("CHECKPOINT", line.generate.checkpoint, what)->required();
@@ -159,6 +165,7 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
                   "Folder for everything of this run; default: ./strata-runs/NAME");
   run->add_option("--nvme-path", line.local.nvme_path,
                   "Folder for offloaded states; default: STATE-DIR/nvme");
+  run->add_option("--export", line.local.export_dir, "Export the trained model as a Hugging Face folder");
   run->add_option("--sample", line.local.sample_bytes, "Print a generated text of this many bytes at the end")
       ->check(CLI::Range(0, 1 << 20));
   run->add_option("--prompt", line.local.prompt, "What the sample continues");
@@ -208,11 +215,9 @@ int Main(int argc, char** argv) {
   app.add_option("--server", line.globals.server, "Address of the server, host:port")
       ->capture_default_str()
       ->envname("STRATA_SERVER");
-  app.add_option("-o,--output", line.globals.format, "table, json, yaml or jsonl")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Format>{{"table", Format::kTable},
-                                                                        {"json", Format::kJson},
-                                                                        {"yaml", Format::kYaml},
-                                                                        {"jsonl", Format::kJsonl}}));
+  app.add_option("-o,--output", line.format, "table, json, yaml or jsonl")
+      ->check(CLI::IsMember({"table", "json", "yaml", "jsonl"}))
+      ->option_text("FORMAT");
   app.add_option("--timeout", line.globals.timeout_seconds, "Seconds to watch at most; 0: no limit")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--bin-dir", line.globals.bin_dir,
@@ -226,6 +231,9 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
+  const std::map<std::string, Format> formats = {
+      {"table", Format::kTable}, {"json", Format::kJson}, {"yaml", Format::kYaml}, {"jsonl", Format::kJsonl}};
+  line.globals.format = formats.at(line.format);
   return static_cast<int>(line.action());
 }
 

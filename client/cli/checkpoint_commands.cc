@@ -59,6 +59,17 @@ ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoi
   return ExitCode::kOk;
 }
 
+ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
+                             const std::string& out_dir) {
+  const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
+  if (!found.ok()) return Fail(found.status());
+  const absl::Status status = ExportCheckpoint(found->path, out_dir);
+  if (!status.ok()) return Fail(status);
+  const Json json = {{"checkpoint", found->path}, {"exported", out_dir}};
+  PrintOut(Render(globals.format, {json}, true, [&] { return out_dir + "\n"; }));
+  return ExitCode::kOk;
+}
+
 ExitCode RunGenerate(const Globals& globals, const GenerateFlags& flags) {
   const absl::StatusOr<std::string> trainer = FindProgram(Program::kTrainer, globals.bin_dir);
   if (!trainer.ok()) return Fail(trainer.status());

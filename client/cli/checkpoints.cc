@@ -14,6 +14,8 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "offload/checkpoint/checkpoint_reader.h"
+#include "offload/checkpoint/export.h"
+#include "offload/checkpoint/file_ops.h"
 
 namespace strata {
 namespace {
@@ -102,6 +104,10 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
   if (IsFolder(checkpoint.path()))
     return LocalCheckpoint{.path = checkpoint.path(), .digest = checkpoint.digest()};
   return Download(*client, checkpoint);
+}
+
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir) {
+  return ExportHuggingFace(FileOps::Real(), checkpoint, out_dir);
 }
 
 }  // namespace strata

@@ -38,6 +38,9 @@ struct LocalCheckpoint {
 absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
                                                const std::function<absl::StatusOr<Client*>()>& connect);
 
+// Writes `checkpoint` as a Hugging Face folder.
+absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir);
+
 }  // namespace strata
 
 #endif  // CLIENT_CLI_CHECKPOINTS_H_

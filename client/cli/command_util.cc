@@ -19,10 +19,11 @@ bool PrintOut(const std::string& text) {
 
 void PrintError(const std::string& text) { std::fputs(text.c_str(), stderr); }
 
-std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop) {
+std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop, bool retry) {
   ClientOptions options;
   options.address = globals.server;
   options.stop = std::move(stop);
+  if (!retry) options.retry_for = absl::ZeroDuration();
   return std::make_unique<Client>(std::move(options));
 }
 

@@ -19,7 +19,8 @@ ExitCode Fail(const absl::Status& status);
 bool PrintOut(const std::string& text);
 void PrintError(const std::string& text);
 
-std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop = {});
+// `retry` false: an unreachable server is told at once.
+std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop = {}, bool retry = true);
 
 // Whether this address is on this machine.
 bool IsLoopback(const std::string& address);

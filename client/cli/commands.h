@@ -12,7 +12,7 @@
 
 namespace strata {
 
-inline constexpr char kDefaultServer[] = "127.0.0.1:7443";
+inline constexpr char kDefaultServer[] = "127.0.0.1:7411";
 
 struct Globals {
   std::string server = kDefaultServer;
@@ -68,6 +68,8 @@ struct MetricFlags {
 ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags);
 
 ExitCode RunCheckpointList(const Globals& globals, const std::string& job);
+ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
+                             const std::string& out_dir);
 ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoint);
 
 struct GenerateFlags {
@@ -83,6 +85,7 @@ struct LocalRunFlags {
   std::string file;
   std::string state_dir;  // "": ./strata-runs/<name>
   std::string nvme_path;  // "": <state-dir>/nvme
+  std::string export_dir;
   int64_t sample_bytes = 0;
   std::string prompt;
   std::map<std::string, std::string> labels;

@@ -137,7 +137,7 @@ ExitCode RunWorkerList(const Globals& globals) {
 }
 
 ExitCode RunVersion(const Globals& globals) {
-  const absl::StatusOr<v1::ServerInfo> info = Connect(globals)->GetServerInfo();
+  const absl::StatusOr<v1::ServerInfo> info = Connect(globals, {}, false)->GetServerInfo();
   Json json = {{"client", kVersion}};
   std::string text = absl::StrCat("strata ", kVersion, "\n");
   if (info.ok()) {

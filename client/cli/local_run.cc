@@ -3,15 +3,20 @@
 //   2. start server and worker under the supervisor; wait until both answer;
 //   3. show the plan; submit (or find the unfinished job of an earlier run of the same file);
 //   4. watch to the end; report, export, sample; stop all.
+#include <dirent.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <iterator>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -44,6 +49,9 @@ constexpr char kLeaseTtl[] = "5s";
 constexpr double kDeviceShare = 0.2;
 constexpr double kHostShare = 0.5;
 constexpr double kNvmeShare = 0.9;
+
+constexpr const char* kExportFiles[] = {"config.json", "generation_config.json", "model.safetensors",
+                                        "tokenizer.json", "tokenizer_config.json"};
 
 struct LocalRun {
   const Globals& globals;
@@ -103,6 +111,47 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
       "--host-bytes",      budget(spec.memory().host(), kHostShare, memory->available_bytes),
       "--nvme-bytes",      budget(spec.memory().nvme(), kNvmeShare, FreeBytes(run.nvme_path))};
   return std::nullopt;
+}
+
+// Whether `path` holds nothing but what an export writes.
+bool IsExport(const std::string& path) {
+  DIR* dir = opendir(path.c_str());
+  if (dir == nullptr) return false;
+  bool only_known = true;
+  while (const dirent* entry = readdir(dir)) {
+    const std::string name = entry->d_name;
+    const bool known =
+        std::find(std::begin(kExportFiles), std::end(kExportFiles), name) != std::end(kExportFiles);
+    only_known = only_known && (known || name == "." || name == "..");
+  }
+  closedir(dir);
+  return only_known;
+}
+
+// Decides before the training whether its result may be written: --export names a new or empty folder, or an
+// earlier export inside the state folder, which is then replaced.
+std::optional<ExitCode> CheckExportFolder(const LocalRun& run) {
+  if (run.flags.export_dir.empty()) return std::nullopt;
+  const std::string path = AbsolutePath(run.flags.export_dir);
+  // rmdir tells emptiness in one step; an empty folder is no loss.
+  if (!Exists(path) || rmdir(path.c_str()) == 0) return std::nullopt;
+  if (absl::StartsWith(path, run.state_dir + "/") && IsExport(path)) return std::nullopt;
+  PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
+                          run.state_dir, ": name a new folder\n"));
+  return ExitCode::kConflict;
+}
+
+// The old export stays until the new one is complete.
+absl::Status ExportTo(const std::string& checkpoint, const std::string& path) {
+  if (!Exists(path)) return ExportCheckpoint(checkpoint, path);
+  const std::string fresh = path + ".new", old = path + ".old";
+  STRATA_RETURN_IF_ERROR(RemoveTree(fresh));
+  STRATA_RETURN_IF_ERROR(RemoveTree(old));
+  STRATA_RETURN_IF_ERROR(ExportCheckpoint(checkpoint, fresh));
+  if (rename(path.c_str(), old.c_str()) != 0 || rename(fresh.c_str(), path.c_str()) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("replacing ", path, " by ", fresh));
+  }
+  return RemoveTree(old);
 }
 
 // The last lines of a child's log, for an error that the child caused.
@@ -178,9 +227,14 @@ std::string Summary(const LocalRun& run, const v1::Job& job) {
 
 // Step 4, after the job's end: export and sample of its last checkpoint.
 absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) {
-  if (run.flags.sample_bytes == 0) return absl::OkStatus();
+  if (run.flags.export_dir.empty() && run.flags.sample_bytes == 0) return absl::OkStatus();
   STRATA_ASSIGN_OR_RETURN(const LocalCheckpoint checkpoint,
                           FindCheckpoint(job.name(), [&]() -> absl::StatusOr<Client*> { return &client; }));
+  if (!run.flags.export_dir.empty()) {
+    STRATA_RETURN_IF_ERROR(ExportTo(checkpoint.path, AbsolutePath(run.flags.export_dir)), "exporting ",
+                           checkpoint.path);
+    PrintError(absl::StrCat("exported to ", run.flags.export_dir, "\n"));
+  }
   if (run.flags.sample_bytes > 0) {
     STRATA_ASSIGN_OR_RETURN(const std::string trainer, FindProgram(Program::kTrainer, run.globals.bin_dir));
     PrintError("a sample of its text:\n");
@@ -290,6 +344,7 @@ ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
   LocalRun run = {.globals = globals, .flags = flags, .job = std::get<LoadedJob>(std::move(loaded))};
   if (flags.state_hash) run.job.spec.mutable_training()->set_report_state_hash(true);
   if (const std::optional<ExitCode> code = Prepare(run)) return *code;
+  if (const std::optional<ExitCode> code = CheckExportFolder(run)) return *code;
   const absl::Status folders = MakeDirectories(run.nvme_path);
   if (!folders.ok()) return Fail(folders);
   absl::StatusOr<LocalService> service = LocalService::Start(run.service);

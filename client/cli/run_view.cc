@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kAverageWeight = 0.1;  // of the newest step in the moving average
 constexpr int kBarWidth = 20;
+constexpr int kBarWidthMin = 5;
 constexpr const char* kTiers[] = {"device", "host", "nvme"};
 
 int TerminalWidth(std::FILE* out) {
@@ -110,32 +111,40 @@ void RunView::Show(bool now) {
   live_ = true;
 }
 
-// `width` 0: no bar, no limit.
+// `width` 0: no bar, no limit. On a terminal the bar takes what the text leaves.
 std::string RunView::Line(int width) const {
-  std::string bar;
-  if (width > 0 && total_ > 0) {
-    const auto full = static_cast<size_t>(std::clamp<int64_t>(step_ * kBarWidth / total_, 0, kBarWidth));
-    bar = absl::StrCat(" [", std::string(full, '#'), std::string(kBarWidth - full, '.'), "]");
-  }
-  std::string line = absl::StrFormat("%s%s step %d/%d  loss %.4f  %s tok/s", name_, bar, step_, total_, loss_,
+  std::string text = absl::StrFormat(" step %d/%d  loss %.4f  %s tok/s", step_, total_, loss_,
                                      FormatCount(std::max(tokens_per_s_, 0.0)));
   if (step_seconds_ > 0 && step_ < total_) {
-    absl::StrAppend(&line, "  ETA ", FormatSeconds(step_seconds_ * static_cast<double>(total_ - step_)));
+    absl::StrAppend(&text, "  ETA ", FormatSeconds(step_seconds_ * static_cast<double>(total_ - step_)));
   }
-  absl::StrAppend(&line, TierText());
+  absl::StrAppend(&text, TierText(width > 0));
+  std::string bar;
+  const int64_t room =
+      std::min<int64_t>(kBarWidth, width - 4 - static_cast<int64_t>(name_.size() + text.size()));
+  if (room >= kBarWidthMin && total_ > 0) {
+    const int64_t full = std::clamp<int64_t>(step_ * room / total_, 0, room);
+    bar = absl::StrCat(" [", std::string(full, '#'), std::string(room - full, '.'), "]");
+  }
+  std::string line = absl::StrCat(name_, bar, text);
   if (width > 0 && line.size() >= static_cast<size_t>(width)) line.resize(static_cast<size_t>(width) - 1);
   return line;
 }
 
-std::string RunView::TierText() const {
+// Peak against budget: in bytes, or short, in percent.
+std::string RunView::TierText(bool brief) const {
   std::string text;
   for (const char* tier : kTiers) {
     const auto peak = peaks_.find(tier);
     if (peak == peaks_.end() || peak->second <= 0) continue;
     const auto budget = budgets_.find(tier);
-    absl::StrAppend(&text, "  ", tier, " ", FormatBytes(peak->second));
-    if (budget != budgets_.end() && budget->second > 0)
-      absl::StrAppend(&text, "/", FormatBytes(budget->second));
+    const bool bounded = budget != budgets_.end() && budget->second > 0;
+    if (brief && bounded) {
+      absl::StrAppend(&text, "  ", tier, " ", peak->second * 100 / budget->second, "%");
+    } else {
+      absl::StrAppend(&text, "  ", tier, " ", FormatBytes(peak->second));
+      if (bounded) absl::StrAppend(&text, "/", FormatBytes(budget->second));
+    }
   }
   return text;
 }

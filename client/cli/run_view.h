@@ -39,7 +39,7 @@ class RunView {
   void Show(bool now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PrintLine(const std::string& line) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::string Line(int width) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::string TierText() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string TierText(bool brief) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Options options_;
   Clock& clock_;

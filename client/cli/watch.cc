@@ -71,6 +71,9 @@ absl::StatusOr<v1::Job> WatchToEnd(Client& client, const std::string& name, RunV
           if (options.on_row) options.on_row(row);
           return true;
         });
+    if (!status.ok() && !streams.stop_requested()) {
+      view.Note(absl::StrCat("the rest of the metrics cannot be shown: ", std::string(status.message())));
+    }
     MutexLock lock(shared.mu);
     shared.rows_end = status;
     shared.changed.SignalAll();

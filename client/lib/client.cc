@@ -119,10 +119,13 @@ struct Client::Impl {
     }
   }
 
+  // Whether a stream may end well before the reader has what it wants.
+  enum class End { kIsFine, kIsAnInterruption };
+
   // Opens a stream by `open(context)` and hands its messages to `on_message` until that returns false. A
   // lost connection opens it again; `open` reads the cursor that `on_message` moved.
   template <typename Message, typename Open>
-  absl::Status Stream(std::stop_token stop, const Open& open,
+  absl::Status Stream(std::stop_token stop, End end, const Open& open,
                       const std::function<bool(const Message&)>& on_message) {
     Backoff backoff(options.stream_retry_for, options, stop);
     while (true) {
@@ -136,7 +139,9 @@ struct Client::Impl {
         wanted = on_message(message);
       }
       if (!wanted) context.TryCancel();
-      const absl::Status status = ToStatus(reader->Finish());
+      absl::Status status = ToStatus(reader->Finish());
+      if (status.ok() && end == End::kIsAnInterruption)
+        status = absl::UnavailableError("the server ended the stream");
       if (!wanted) return absl::OkStatus();
       if (stop.stop_requested()) return absl::CancelledError("interrupted");
       if (status.ok() || !backoff.ShouldRetry(status)) return Explain(status);
@@ -269,7 +274,8 @@ absl::Status Client::WatchJob(const std::string& name, std::stop_token stop,
   request.set_name(name);
   while (true) {
     const absl::Status status = impl_->Stream<v1::WatchJobsResponse>(
-        stop, [&](grpc::ClientContext* context) { return impl_->jobs->WatchJobs(context, request); },
+        stop, Impl::End::kIsAnInterruption,
+        [&](grpc::ClientContext* context) { return impl_->jobs->WatchJobs(context, request); },
         [&](const v1::WatchJobsResponse& response) {
           // A bookmark of an unfinished snapshot is no place to resume from.
           if (response.has_upsert() || request.from_revision() > 0 ||
@@ -290,7 +296,8 @@ absl::Status Client::StreamMetrics(const std::string& name, int64_t after_sequen
   request.set_name(name);
   request.set_after_sequence(after_sequence);
   return impl_->Stream<v1::StreamMetricsResponse>(
-      stop, [&](grpc::ClientContext* context) { return impl_->metrics->StreamMetrics(context, request); },
+      stop, Impl::End::kIsFine,
+      [&](grpc::ClientContext* context) { return impl_->metrics->StreamMetrics(context, request); },
       [&](const v1::StreamMetricsResponse& response) {
         request.set_after_sequence(std::max(request.after_sequence(), response.sequence()));
         if (response.has_row() && !on_message(response.row())) return false;
@@ -309,7 +316,7 @@ absl::Status Client::ReadLogs(v1::ReadLogsRequest request, std::stop_token stop,
     cursor.set_offset(at.offset() + bytes);
   };
   return impl_->Stream<v1::ReadLogsResponse>(
-      stop,
+      stop, Impl::End::kIsFine,
       [&](grpc::ClientContext* context) {
         request.clear_cursors();
         for (const auto& [key, cursor] : cursors) *request.add_cursors() = cursor;
@@ -333,7 +340,7 @@ absl::Status Client::DownloadCheckpointFile(const std::string& checkpoint, const
   uint32_t crc = 0;
   absl::Status wrong;
   STRATA_RETURN_IF_ERROR(impl_->Stream<v1::FileChunk>(
-                             impl_->options.stop,
+                             impl_->options.stop, Impl::End::kIsFine,
                              [&](grpc::ClientContext* context) {
                                return impl_->checkpoints->ReadCheckpointFile(context, request);
                              },

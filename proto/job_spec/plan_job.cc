@@ -19,35 +19,49 @@ constexpr int64_t kUnlimitedBytes = int64_t{1} << 50;
 
 std::optional<Tier> TierOf(v1::Tier tier) {
   switch (tier) {
-    case v1::TIER_DEVICE: return Tier::kDevice;
-    case v1::TIER_HOST: return Tier::kHost;
-    case v1::TIER_NVME: return Tier::kNvme;
-    default: return std::nullopt;
+    case v1::TIER_DEVICE:
+      return Tier::kDevice;
+    case v1::TIER_HOST:
+      return Tier::kHost;
+    case v1::TIER_NVME:
+      return Tier::kNvme;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Mode> ModeOf(v1::Mode mode) {
   switch (mode) {
-    case v1::MODE_SYNC: return Mode::kSync;
-    case v1::MODE_OVERLAP: return Mode::kOverlap;
-    case v1::MODE_FORWARD_OVERLAP: return Mode::kForwardOverlap;
-    default: return std::nullopt;
+    case v1::MODE_SYNC:
+      return Mode::kSync;
+    case v1::MODE_OVERLAP:
+      return Mode::kOverlap;
+    case v1::MODE_FORWARD_OVERLAP:
+      return Mode::kForwardOverlap;
+    default:
+      return std::nullopt;
   }
 }
 
 std::optional<Recompute> RecomputeOf(v1::Recompute recompute) {
   switch (recompute) {
-    case v1::RECOMPUTE_NONE: return Recompute::kNone;
-    case v1::RECOMPUTE_FULL: return Recompute::kFull;
-    default: return std::nullopt;
+    case v1::RECOMPUTE_NONE:
+      return Recompute::kNone;
+    case v1::RECOMPUTE_FULL:
+      return Recompute::kFull;
+    default:
+      return std::nullopt;
   }
 }
 
 v1::Mode ToProto(Mode mode) {
   switch (mode) {
-    case Mode::kSync: return v1::MODE_SYNC;
-    case Mode::kOverlap: return v1::MODE_OVERLAP;
-    case Mode::kForwardOverlap: return v1::MODE_FORWARD_OVERLAP;
+    case Mode::kSync:
+      return v1::MODE_SYNC;
+    case Mode::kOverlap:
+      return v1::MODE_OVERLAP;
+    case Mode::kForwardOverlap:
+      return v1::MODE_FORWARD_OVERLAP;
   }
   return v1::MODE_UNSPECIFIED;
 }
@@ -64,7 +78,8 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
   }
   const v1::ModelConfig& from = spec.model().config();
   ModelConfig config;
-  config.architecture = from.architecture() == v1::ARCHITECTURE_GPT2 ? Architecture::kGpt2 : Architecture::kLlama;
+  config.architecture =
+      from.architecture() == v1::ARCHITECTURE_GPT2 ? Architecture::kGpt2 : Architecture::kLlama;
   config.layers = from.layers();
   config.hidden = from.hidden();
   config.heads = from.heads();
@@ -102,7 +117,8 @@ v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest&
   return budget;
 }
 
-PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout, const v1::ResourceRequest& budget) {
+PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
+                          const v1::ResourceRequest& budget) {
   const v1::MemorySpec& memory = spec.memory();
   PlanRequest request;
   request.layout = &layout;
@@ -117,7 +133,8 @@ PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout, co
   request.mode = ModeOf(memory.mode());
   request.prefetch_depth = memory.prefetch_depth();
   // `chunk` is the size of a chunk's fp32 elements; the engine counts elements, in whole NVMe blocks.
-  request.chunk_elements = memory.chunk() > 0 ? RoundUp<int64_t>(CeilDiv<int64_t>(memory.chunk(), 4), 4096) : 0;
+  request.chunk_elements =
+      memory.chunk() > 0 ? RoundUp<int64_t>(CeilDiv<int64_t>(memory.chunk(), 4), 4096) : 0;
   request.io_threads = memory.io_threads();
   return request;
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -448,8 +449,14 @@ void AppendYaml(const Message& message, const std::string& indent, std::string& 
 
 void ResolveMessagePaths(const std::string& folder, Message& message) {
   const Reflection& reflection = *message.GetReflection();
-  const auto resolve = [&](const std::string& path) {
-    return path.empty() || path[0] == '/' ? path : absl::StrCat(folder, "/", path);
+  const auto resolve = [&](absl::string_view path) -> std::string {
+    if (path.empty() || path[0] == '/') return std::string(path);
+    absl::string_view base = folder;
+    while (absl::ConsumePrefix(&path, "./") || absl::StartsWith(path, "../")) {
+      if (absl::ConsumePrefix(&path, "../"))
+        base = base.substr(0, base.rfind('/') == base.npos ? 0 : base.rfind('/'));
+    }
+    return absl::StrCat(base == "/" ? "" : base, "/", path);
   };
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);

@@ -35,8 +35,8 @@ JobFile ParseJobFile(absl::string_view text);
 // The same for a file of at most kJobFileMaxBytes; a Status only when it cannot be read.
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path);
 
-// Makes every relative path of `spec` (fields with the option `path`) absolute by putting `folder`, an
-// absolute path, before it. Empty paths stay empty.
+// Makes every relative path of `spec` (fields with the option `path`) absolute: it starts at `folder`, an
+// absolute path without symbolic links (so that a leading ../ is its parent). Empty paths stay empty.
 void ResolvePaths(const std::string& folder, v1::JobSpec& spec);
 
 // A job file that ParseJobFile reads back to an equal spec. Needs a spec with known enum values only.

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <string>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -256,9 +257,17 @@ TEST(ResolvePathsTest, MakesRelativePathsAbsoluteAndLeavesTheRest) {
   EXPECT_THAT(spec.data().train(), ElementsAre("/jobs/data/pride.txt", "/abs/x.txt"));
   EXPECT_THAT(spec.data().eval(), ElementsAre("/jobs/data/emma.txt"));
   EXPECT_EQ(spec.name(), "austen");
-  spec.mutable_model()->set_from("hf");
-  ResolvePaths("/jobs", spec);
-  EXPECT_EQ(spec.model().from(), "/jobs/hf");
+  for (const auto& [folder, path, absolute] : {std::tuple{"/jobs", "hf", "/jobs/hf"},
+                                               {"/", "hf", "/hf"},
+                                               {"/a/b", "../hf", "/a/hf"},
+                                               {"/a", "./../../hf", "/hf"},
+                                               {"/a/b", "x/../hf", "/a/b/x/../hf"},
+                                               {"/a", "..hf", "/a/..hf"},
+                                               {"/a", "", ""}}) {
+    spec.mutable_model()->set_from(path);
+    ResolvePaths(folder, spec);
+    EXPECT_EQ(spec.model().from(), absolute);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,429 @@
+#!/usr/bin/python3
+"""The CLI from outside: exit codes, formats, error texts, streams that break, against a coordinator in Python."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import grpc
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import fake_server  # pylint: disable=wrong-import-position
+from fake_server import NAME, FakeServer, Refusal, job, row, stubs  # pylint: disable=wrong-import-position
+
+STRATA = os.path.join(os.environ.get("STRATA_BIN") or os.path.join(os.environ.get("TEST_SRCDIR", ""), "strata"), "client/strata")
+JOB = """name: austen
+model:
+  config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
+data:
+  train: [text.txt]
+  seq_len: 16
+training:
+  steps: 3
+  global_batch: 4
+  optimizer: {lr: 1e-3}
+memory: {direct_io: off}
+"""
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def strata(*arguments, timeout=60, **kwargs):
+    environment = {key: value for key, value in os.environ.items() if key != "STRATA_SERVER"}
+    return subprocess.run([STRATA, *arguments], capture_output=True, text=True, timeout=timeout, check=False,
+                          env=environment, **kwargs)
+
+
+class UsageTest(unittest.TestCase):
+    def test_wrong_usage_is_2(self):
+        for arguments in ([], ["nosuch"], ["ls", "-o", "xml"], ["get"], ["local"], ["completion", "tcsh"],
+                          ["submit", "x", "--label", "novalue"], ["get", "a b"], ["watch", "projects/x/jobs"],
+                          ["ls", "--limit", "-1"], ["generate", "x", "--temperature", "-1"]):
+            done = strata(*arguments)
+            self.assertEqual(done.returncode, 2, (arguments, done.stdout, done.stderr))
+            self.assertEqual(done.stdout, "", arguments)
+            self.assertTrue(done.stderr, arguments)
+
+    def test_help_is_0(self):
+        done = strata("--help")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("8 rejected, 9 conflict", done.stdout)
+
+    def test_no_server_is_5_and_says_where_it_looked(self):
+        done = strata("--server", "127.0.0.1:1", "ls")
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("127.0.0.1:1", done.stderr)
+        self.assertIn("--server", done.stderr)
+
+    def test_version_needs_no_server(self):
+        done = strata("--server", "127.0.0.1:1", "version")
+        self.assertEqual((done.returncode, done.stdout.split()[0]), (0, "strata"))
+
+    def test_completion_scripts_work(self):
+        for shell in ("bash", "zsh", "fish"):
+            done = strata("completion", shell)
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("checkpoint", done.stdout)
+        script = strata("completion", "bash").stdout
+
+        def complete(*words):
+            program = script + "\nCOMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _strata; echo \"${COMPREPLY[@]}\"\n"
+            return subprocess.run(["bash", "-c", program, "bash", *words], capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(complete("strata", "checkp"), ["checkpoint"])
+        self.assertEqual(complete("strata", "checkpoint", "ex"), ["export"])
+        self.assertEqual(complete("strata", "local", "run", "--nv"), ["--nvme-path"])
+
+
+class JobFileTest(unittest.TestCase):
+    """Bad job files: exit code, path, line and remedy, within 2 seconds, with nothing created."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        with open(os.path.join(self.folder, "text.txt"), "w", encoding="ascii") as file:
+            file.write("It is a truth universally acknowledged" * 100)
+
+    def refuse(self, code, *texts, change=("", ""), arguments=(), write=True):
+        path = os.path.join(self.folder, "job.yaml")
+        if write:
+            self.assertIn(change[0], JOB)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(JOB.replace(change[0], change[1], 1) if change[0] else JOB)
+        before = sorted(os.listdir(self.folder))
+        start = time.monotonic()
+        done = strata("local", "run", "job.yaml", *arguments, cwd=self.folder)
+        self.assertLess(time.monotonic() - start, 2 * float(os.environ.get("STRATA_TEST_SLOWNESS", "1")))
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual(done.stdout, "")
+        for text in texts:
+            self.assertIn(text, done.stderr)
+        self.assertEqual(sorted(os.listdir(self.folder)), before, "something was created")
+
+    def test_unreadable(self):
+        self.refuse(2, "job.yaml", "No such file", write=False)
+
+    def test_syntax(self):
+        self.refuse(2, "job.yaml:", "not valid YAML", change=("max_seq: 16}", "max_seq: 16"))
+
+    def test_unknown_field(self):
+        self.refuse(2, "job.yaml:8:3: training.stepz", "did you mean steps?", change=("steps: 3", "stepz: 3"))
+
+    def test_wrong_type(self):
+        self.refuse(2, "job.yaml:8:10: training.steps", "a whole number", change=("steps: 3", "steps: many"))
+
+    def test_heads(self):
+        self.refuse(8, "job.yaml:3:", "model.config.heads", "such as 4", change=("heads: 4", "heads: 5"))
+
+    def test_absurd_numbers(self):
+        self.refuse(8, "model.config.layers", "from 1 to", change=("layers: 2", "layers: 2000000000"))
+
+    def test_missing_data(self):
+        self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
+
+    def test_data_is_a_folder(self):
+        self.refuse(8, "data.train[0]", "is a folder", change=("text.txt", "."))
+
+    def test_data_is_no_regular_file(self):
+        self.refuse(8, "data.train[0]", "not a regular file", change=("text.txt", "/dev/zero"))
+
+    def test_data_is_too_short(self):
+        with open(os.path.join(self.folder, "short.txt"), "w", encoding="ascii") as file:
+            file.write("x" * 16)
+        self.refuse(8, "data.train[0]", "has 16 tokens", "17", change=("text.txt", "short.txt"))
+
+    def test_model_folder(self):
+        self.refuse(8, "model.from", "No such file", change=(JOB.splitlines()[2], "  from: nowhere"))
+
+    def test_unwritable_nvme_path(self):
+        self.refuse(8, "--nvme-path", "/proc", arguments=("--nvme-path", "/proc/strata"))
+
+    def test_more_nvme_than_there_is(self):
+        self.refuse(8, "job.yaml:11:", "memory.nvme", "--nvme-path", change=("{direct_io: off}", "{direct_io: off, nvme: 900TiB}"))
+
+    def test_more_memory_than_there_is(self):
+        self.refuse(8, "memory.host", "this machine has", change=("{direct_io: off}", "{direct_io: off, host: 900TiB}"))
+
+    def test_path_without_o_direct(self):
+        for folder in ("/dev/shm", "/tmp", self.folder):
+            try:
+                os.close(os.open(os.path.join(folder, f"probe-{os.getpid()}"), os.O_CREAT | os.O_RDWR | os.O_DIRECT))
+            except OSError:
+                return self.refuse(8, "--nvme-path", "O_DIRECT", "direct_io: off", change=("direct_io: off", "direct_io: require"),
+                                   arguments=("--nvme-path", folder))
+            finally:
+                if os.path.exists(os.path.join(folder, f"probe-{os.getpid()}")):
+                    os.remove(os.path.join(folder, f"probe-{os.getpid()}"))
+        return self.skipTest("every file system here has O_DIRECT")
+
+
+class ServerTest(unittest.TestCase):
+    def setUp(self):
+        self.server = FakeServer()
+        self.addCleanup(self.server.stop)
+
+    def run_cli(self, *arguments, **kwargs):
+        return strata("--server", self.server.address, *arguments, **kwargs)
+
+    def answer(self, method, *answers):
+        """Each call takes the next answer; the last one stays."""
+        left = list(answers)
+
+        def handle(request):
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        self.server.handlers[method] = handle
+
+
+class ErrorTest(ServerTest):
+    def test_exit_codes(self):
+        code = grpc.StatusCode
+        for status, reason, expected in (
+                (code.NOT_FOUND, "NOT_FOUND", 3), (code.UNAUTHENTICATED, "", 4), (code.PERMISSION_DENIED, "", 4),
+                (code.DEADLINE_EXCEEDED, "", 6), (code.CANCELLED, "", 7), (code.INVALID_ARGUMENT, "INVALID_SPEC", 8),
+                (code.FAILED_PRECONDITION, "UNSATISFIABLE", 8), (code.RESOURCE_EXHAUSTED, "QUEUE_FULL", 8),
+                (code.INVALID_ARGUMENT, "REQUEST_ID_REUSED", 9), (code.FAILED_PRECONDITION, "BAD_TRANSITION", 9),
+                (code.ALREADY_EXISTS, "JOB_ID_TAKEN", 9), (code.ABORTED, "ETAG_MISMATCH", 9), (code.DATA_LOSS, "", 1),
+                (code.INTERNAL, "", 1)):
+            self.answer("GetJob", Refusal(status, f"because of {reason}", reason))
+            done = self.run_cli("get", "austen-ab12")
+            self.assertEqual(done.returncode, expected, (status, done.stderr))
+            self.assertIn(f"because of {reason}", done.stderr)
+            self.assertEqual(done.stdout, "")
+
+    def test_details_are_told(self):
+        violation = stubs.rpc.BadRequest.FieldViolation(field="memory.device", description="must be above 7 bytes")
+        quota = stubs.rpc.QuotaFailure.Violation(subject="queue:default", description="is full")
+        self.answer("CancelJob", Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the spec is invalid", "INVALID_SPEC",
+                                         [stubs.rpc.BadRequest(field_violations=[violation]), stubs.rpc.QuotaFailure(violations=[quota])],
+                                         {"limit": "7"}))
+        done = self.run_cli("cancel", "austen-ab12")
+        for text in ("the spec is invalid", "memory.device: must be above 7 bytes", "queue:default: is full", "INVALID_SPEC", "limit: 7"):
+            self.assertIn(text, done.stderr)
+
+    def test_broken_details_are_dropped(self):
+        refusal = Refusal(grpc.StatusCode.NOT_FOUND, "gone")
+        refusal.status = type("Broken", (), {"SerializeToString": staticmethod(lambda: b"\xff\xff\xff")})
+        self.answer("GetJob", refusal)
+        done = self.run_cli("get", "austen-ab12")
+        self.assertEqual((done.returncode, done.stderr), (3, "error: gone\n"))
+
+    def test_unavailable_is_tried_again_with_the_same_request_id(self):
+        self.answer("CancelJob", Refusal(UNAVAILABLE), Refusal(UNAVAILABLE), job("CANCELLED"))
+        done = self.run_cli("cancel", "austen-ab12")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        requests = self.server.requests("CancelJob")
+        self.assertEqual(len(requests), 3)
+        self.assertEqual(len({request.request_id for request in requests}), 1)
+        self.assertEqual(len(requests[0].request_id), 32)
+        self.assertEqual(requests[0].name, NAME)
+
+
+class FormatTest(ServerTest):
+    def setUp(self):
+        super().setUp()
+        page = stubs.jobs.ListJobsResponse
+        self.pages = {"": page(jobs=[job("RUNNING", 2)], next_page_token="n"), "n": page(jobs=[job("FAILED", name=NAME + "x")])}
+        self.server.handlers["ListJobs"] = lambda request: self.pages[request.page_token]
+
+    def test_table(self):
+        lines = self.run_cli("ls").stdout.splitlines()
+        self.assertEqual(lines[0].split()[:3], ["NAME", "STATE", "STEP"])
+        self.assertEqual(lines[1].split()[:3], ["austen-ab12", "RUNNING", "2/3"])
+        self.assertEqual(len(lines), 3)
+
+    def test_json_and_jsonl(self):
+        listed = json.loads(self.run_cli("-o", "json", "ls").stdout)
+        self.assertEqual([one["status"]["state"] for one in listed], ["RUNNING", "FAILED"])
+        self.assertEqual(listed[0]["status"]["progress"]["step"], 2)
+        lines = self.run_cli("ls", "-o", "jsonl").stdout.splitlines()
+        self.assertEqual([json.loads(line) for line in lines], listed)
+
+    def test_yaml(self):
+        text = self.run_cli("-o", "yaml", "ls", "--limit", "1").stdout
+        self.assertTrue(text.startswith(f"- name: {NAME}\n  uid: u-1\n"), text)
+        self.assertIn("    progress:\n      step: 2\n", text)
+
+    def test_state_filter(self):
+        self.run_cli("ls", "--state", "running")
+        self.assertEqual(self.server.requests("ListJobs")[-1].state, "RUNNING")
+
+    def test_plan_that_does_not_fit_is_8_with_numbers(self):
+        short = stubs.plan.Shortfall(resource="device", requested=50 << 20, free=48 << 20, total=48 << 20, remedy="set memory.device to 50MiB")
+        self.answer("PlanJob", stubs.plan.JobPlan(fits=False, shortfalls=[short]))
+        folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        with open(os.path.join(folder, "job.yaml"), "w", encoding="ascii") as file:
+            file.write(JOB)
+        done = self.run_cli("plan", os.path.join(folder, "job.yaml"))
+        self.assertEqual(done.returncode, 8)
+        for text in ("does not fit", "50 MiB", str(50 << 20), str(48 << 20), "set memory.device to 50MiB"):
+            self.assertIn(text, done.stdout)
+        sent = self.server.requests("PlanJob")[0].spec
+        self.assertEqual(sent.data.train[0], os.path.join(os.path.realpath(folder), "text.txt"))
+
+    def test_workers_events_checkpoints(self):
+        self.answer("ListWorkers", stubs.fleet.ListWorkersResponse(workers=[stubs.fleet.Worker(name="workers/w1", state=1)]))
+        self.assertIn("READY", self.run_cli("worker", "list").stdout)
+        self.answer("ListJobEvents", stubs.jobs.ListJobEventsResponse(events=[stubs.jobs.JobEvent(to=1, reason="CREATED")]))
+        self.assertIn("CREATED", self.run_cli("events", "austen-ab12").stdout)
+        checkpoint = stubs.checkpoints.Checkpoint(name=NAME + "/checkpoints/300", step=300, bytes=5 << 20)
+        self.answer("ListCheckpoints", stubs.checkpoints.ListCheckpointsResponse(checkpoints=[checkpoint]))
+        done = self.run_cli("checkpoint", "list", "austen-ab12")
+        self.assertIn("austen-ab12/300", done.stdout)
+        self.assertIn("5 MiB", done.stdout)
+
+    def test_metrics_table(self):
+        point = stubs.metrics.Point(step=1, value=5.25)
+        self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=[stubs.metrics.Series(name="loss", points=[point])]))
+        lines = self.run_cli("metrics", "austen-ab12", "--series", "loss,lr").stdout.splitlines()
+        self.assertEqual([line.split() for line in lines], [["STEP", "loss"], ["1", "5.25"]])
+        self.assertEqual(list(self.server.requests("QueryMetrics")[0].series), ["loss", "lr"])
+
+
+class WatchTest(ServerTest):
+    def watch(self, *arguments, **kwargs):
+        return self.run_cli("watch", "austen-ab12", *arguments, **kwargs)
+
+    def test_states_of_the_end_are_exit_codes(self):
+        for state, code in (("SUCCEEDED", 0), ("FAILED", 1), ("CANCELLED", 7)):
+            fake_server.run_to_end(self.server, state)
+            done = self.watch()
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(state, done.stdout)
+            self.assertIn(f"austen-ab12: {state}", done.stderr)
+
+    def test_jsonl_has_one_object_per_step_across_a_lost_connection(self):
+        fake_server.run_to_end(self.server, steps=5)
+        whole = self.server.handlers["StreamMetrics"]
+
+        def breaking(request):
+            for response in whole(request):
+                yield response
+                if response.sequence == 2:
+                    raise Refusal(UNAVAILABLE, "lost")
+        self.server.handlers["StreamMetrics"] = breaking
+        done = self.watch("-o", "jsonl")
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual([one["step"] for one in rows], [1, 2, 3, 4, 5])
+        self.assertEqual(list(rows[0])[:6], ["step", "attempt", "rank", "loss", "loss_bits", "grad_norm"])
+        self.assertEqual((rows[0]["loss"], rows[0]["loss_bits"], rows[0]["tokens"], rows[0]["skipped"]), (5.25, "00000001", 4096, 0))
+        self.assertEqual(rows[0]["device_peak_bytes"], 1 << 20)
+        self.assertEqual([request.after_sequence for request in self.server.requests("StreamMetrics")], [0, 2])
+
+    def test_watch_resumes_from_its_revision(self):
+        fake_server.run_to_end(self.server)
+        whole = self.server.handlers["WatchJobs"]
+
+        def breaking(request):
+            for response in whole(request):
+                yield response
+                if response.HasField("bookmark"):
+                    raise Refusal(UNAVAILABLE, "lost")
+        self.server.handlers["WatchJobs"] = breaking
+        self.assertEqual(self.watch().returncode, 0)
+        self.assertEqual([request.from_revision for request in self.server.requests("WatchJobs")], [0, 1])
+
+    def test_a_compacted_history_starts_afresh(self):
+        fake_server.run_to_end(self.server)
+        whole = self.server.handlers["WatchJobs"]
+        calls = []
+
+        def compacted(request):
+            calls.append(request.from_revision)
+            if len(calls) == 2:
+                raise Refusal(grpc.StatusCode.OUT_OF_RANGE, "too old", "REVISION_COMPACTED")
+            for response in whole(request):
+                yield response
+                if len(calls) == 1 and response.HasField("bookmark"):
+                    raise Refusal(UNAVAILABLE, "lost")
+        self.server.handlers["WatchJobs"] = compacted
+        self.assertEqual(self.watch().returncode, 0)
+        self.assertEqual(calls, [0, 1, 0])
+
+    def test_no_such_job_is_3(self):
+        def gone(request):
+            raise Refusal(grpc.StatusCode.NOT_FOUND, "no such job", "NOT_FOUND")
+            yield  # pylint: disable=unreachable
+        self.server.handlers["WatchJobs"] = gone
+        self.server.handlers["StreamMetrics"] = gone
+        done = self.watch()
+        self.assertEqual(done.returncode, 3, done.stderr)
+
+    def endless(self):
+        self.open = threading.Event()
+        self.release = threading.Event()
+        self.addCleanup(self.release.set)
+
+        def watch(request):
+            yield stubs.jobs.WatchJobsResponse(upsert=job(), revision=1)
+            self.open.set()
+            self.release.wait(60)
+
+        def rows(request):
+            yield stubs.metrics.StreamMetricsResponse(sequence=1, row=row(1))
+            self.release.wait(60)
+        self.server.handlers["WatchJobs"] = watch
+        self.server.handlers["StreamMetrics"] = rows
+
+    def test_ctrl_c_detaches(self):
+        self.endless()
+        process = subprocess.Popen([STRATA, "--server", self.server.address, "watch", "austen-ab12"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        self.assertTrue(self.open.wait(30))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn(f"strata watch austen-ab12 --server {self.server.address}", err)
+        self.assertEqual(out, "")
+        self.assertFalse(self.server.requests("CancelJob"))
+
+    def test_timeout_is_6(self):
+        self.endless()
+        done = self.watch("--timeout", "0.5")
+        self.assertEqual(done.returncode, 6, done.stderr)
+
+    def test_logs_resume_and_tell_gaps(self):
+        def read(request):
+            cursor = request.cursors[0].offset if request.cursors else 0
+            at = stubs.logs.LogCursor(attempt=1, stream="stderr", offset=cursor)
+            if cursor == 0:
+                yield stubs.logs.ReadLogsResponse(chunk=stubs.logs.LogChunk(at=at, data=b"one\n"))
+                raise Refusal(UNAVAILABLE, "lost")
+            yield stubs.logs.ReadLogsResponse(gap=stubs.logs.LogGap(at=at, missing_bytes=9, why="quota"))
+            at.offset += 9
+            yield stubs.logs.ReadLogsResponse(chunk=stubs.logs.LogChunk(at=at, data=b"two\n"))
+            yield stubs.logs.ReadLogsResponse(end=stubs.logs.LogEnd(state=7))
+        self.server.handlers["ReadLogs"] = read
+        done = self.run_cli("logs", "austen-ab12", "-f", "--tail", "5")
+        self.assertEqual((done.returncode, done.stdout), (0, "one\ntwo\n"))
+        self.assertIn("9 bytes missing: quota", done.stderr)
+        requests = self.server.requests("ReadLogs")
+        self.assertEqual([request.tail_lines for request in requests], [5, 0])
+        self.assertEqual(requests[1].cursors[0].offset, 4)
+
+    def test_submit_sends_labels_and_watches(self):
+        fake_server.run_to_end(self.server)
+        self.server.handlers["CreateJob"] = lambda request: job("QUEUED")
+        folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        path = os.path.join(folder, "job.yaml")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(JOB)
+        done = self.run_cli("submit", path)
+        self.assertEqual(done.returncode, 8, "the server is on this machine and the text is not there")
+        with open(os.path.join(folder, "text.txt"), "w", encoding="ascii") as file:
+            file.write("text " * 100)
+        done = self.run_cli("submit", path, "--label", "a=b=c", "--state-hash", "--watch")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        request = self.server.requests("CreateJob")[0]
+        self.assertEqual(dict(request.labels), {"a": "b=c"})
+        self.assertTrue(request.spec.training.report_state_hash)
+        self.assertEqual(request.spec.training.micro_batch, 4, "defaults are applied")
+        self.assertEqual(self.run_cli("submit", path).stdout, "austen-ab12\n")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
