@@ -12,10 +12,11 @@ PACKAGES = ("checkpoints", "fleet", "jobs", "logs", "metrics", "plan", "spec")
 
 
 def _root():
-    for root in (os.path.join(os.environ.get("TEST_SRCDIR", ""), "strata"), os.getcwd()):
+    here = os.path.dirname(os.path.abspath(__file__))
+    for root in (os.path.join(os.environ.get("TEST_SRCDIR", ""), "strata"), os.path.dirname(here)):
         if os.path.exists(os.path.join(root, "proto/strata/v1/jobs.proto")):
             return root
-    sys.exit("the .proto files are not at hand: run this as a Bazel test, or in the root of the tree")
+    sys.exit("the .proto files are not at hand: run this as a Bazel test, or from the tree")
 
 
 def _generate():

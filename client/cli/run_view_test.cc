@@ -90,11 +90,17 @@ TEST(RunViewTest, ATerminalHasOneLiveLineUnderTheOthers) {
   view.OnRow(MakeRow(150));
   const std::string live = out.Take();
   EXPECT_THAT(live, testing::StartsWith("\rausten-ab12"));
-  // A stream that is no terminal has 80 columns: 13 of them are left for the bar.
-  EXPECT_THAT(live, HasSubstr("] step 150/300  loss 2.0312"));
-  EXPECT_THAT(live, HasSubstr("[###"));
+  // A stream that is no terminal has 80 columns: too few for this line and a bar.
+  EXPECT_THAT(live, HasSubstr("austen-ab12 step 150/300  loss 2.0312"));
   EXPECT_THAT(live, HasSubstr("device 83%"));
   EXPECT_THAT(live, Not(HasSubstr("\n")));
+  clock.Advance(absl::Seconds(1));
+  v1::MetricRow narrow;
+  narrow.set_step(300);
+  RunView fresh({.out = out.file(), .terminal = true}, clock);
+  fresh.OnJob(MakeJob(v1::Job::RUNNING));
+  fresh.OnRow(narrow);
+  EXPECT_THAT(out.Take(), HasSubstr("austen-ab12 [####################] step 300/300"));
   view.Note("restarted server");
   EXPECT_EQ(out.Take(), "\r\033[Krestarted server\n");
   clock.Advance(absl::Seconds(1));
