@@ -81,6 +81,12 @@ class Builder {
     cpu_lane_ = AddLane(LaneKind::kCpu);
     h2d_lane_ = AddLane(LaneKind::kH2D);
     d2h_lane_ = AddLane(LaneKind::kD2H);
+    // Parameters that come back from a CPU update wait for it; what is fetched for a block must not wait
+    // behind.
+    for (const PlanChoice::UnitHome& home : choice_.units) {
+      if (home_lane_ < 0 && train_ && home.params == Tier::kDevice && home.record != Tier::kDevice)
+        home_lane_ = AddLane(LaneKind::kH2D);
+    }
     bool params = false, records = false;
     for (const PlanChoice::UnitHome& home : choice_.units) {
       params |= home.params == Tier::kNvme;
@@ -482,7 +488,7 @@ class Builder {
       EmitCopy(OpKind::kWrite, params_write_lane_, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1);
     } else {
-      EmitCopy(OpKind::kH2D, h2d_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
+      EmitCopy(OpKind::kH2D, home_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u, k, -1);
     }
     params_out_.Release(params_slot, false);
@@ -550,7 +556,7 @@ class Builder {
   std::vector<ExplicitOrder> orders_;
 
   int32_t batch_lane_ = -1, commit_lane_ = -1, compute_lane_ = -1, cpu_lane_ = -1, h2d_lane_ = -1,
-          d2h_lane_ = -1, params_read_lane_ = -1, params_write_lane_ = -1;
+          d2h_lane_ = -1, home_lane_ = -1, params_read_lane_ = -1, params_write_lane_ = -1;
   std::vector<int32_t> record_read_lanes_, record_write_lanes_;
 
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch

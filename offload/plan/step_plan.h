@@ -38,7 +38,7 @@ enum class LaneKind : uint8_t {
   kControl,  // two lanes: 0 brings batches in, 1 runs COMMIT (so the next step's batch never waits for it)
   kNvmeRead,
   kNvmeWrite,
-  kH2D,
+  kH2D,  // index 0: fetches; index 1, where there are any: updated parameters into their device homes
   kD2H,
   kCompute,
   kCpu,
