@@ -44,6 +44,12 @@ absl::Status Bad(absl::string_view field, absl::string_view what) {
 absl::Status CheckRequest(const PlanRequest& r) {
   if (r.layout == nullptr) return Bad("layout", "missing");
   STRATA_RETURN_IF_ERROR(CheckLayout(*r.layout));
+  const int64_t chunk = r.chunk_elements != 0 ? r.chunk_elements : PlanChoice().chunk_elements;
+  STRATA_RETURN_IF_ERROR(CheckSizes(*r.layout, chunk, r.micro_batches));
+  if (r.prefetch_depth < 0 || r.prefetch_depth > 64)
+    return Bad("memory.prefetch_depth", absl::StrCat(r.prefetch_depth, " is outside 0..64"));
+  if (r.io_threads < 0 || r.io_threads > 64)
+    return Bad("memory.io_threads", absl::StrCat(r.io_threads, " is outside 0..64"));
   for (const Tier tier : kTiers) {
     if (r.budget[static_cast<int>(tier)] < 0)
       return Bad(absl::StrCat("memory.", Name(tier)), "a budget cannot be negative");

@@ -187,6 +187,12 @@ TEST(PlannerTest, ImpossibleWishesNameTheField) {
               r->clip = true;
             }).find("memory.mode"),
             std::string::npos);
+  EXPECT_NE(message([](PlanRequest* r) { r->chunk_elements = -2048; }).find("memory.chunk_elements"),
+            std::string::npos);
+  EXPECT_NE(message([](PlanRequest* r) { r->micro_batches = int64_t{1} << 40; }).find("training.micro_batch"),
+            std::string::npos);
+  EXPECT_NE(message([](PlanRequest* r) { r->prefetch_depth = -1; }).find("memory.prefetch_depth"),
+            std::string::npos);
   EXPECT_NE(message([](PlanRequest* r) { r->chunk_elements = 77; }).find("memory.chunk_elements"),
             std::string::npos);
 }

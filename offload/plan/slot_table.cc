@@ -389,13 +389,28 @@ absl::Status CheckLayout(const ModelLayout& layout) {
   return absl::OkStatus();
 }
 
-absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
-  if (choice.micro_batches < 1 || choice.micro_batches > (1 << 20))
-    return Bad("training.micro_batch",
-               absl::StrCat(choice.micro_batches, " micro-batches per step; 1 to 1048576 are possible"));
-  if (choice.chunk_elements <= 0 || choice.chunk_elements % kChunkMultiple != 0)
+absl::Status CheckSizes(const ModelLayout& layout, int64_t chunk_elements, int64_t micro_batches) {
+  constexpr int64_t kMaxChunks = 1 << 18;
+  constexpr int64_t kMaxBlockRuns = 1 << 20;
+  if (chunk_elements <= 0 || chunk_elements % kChunkMultiple != 0)
     return Bad("memory.chunk_elements",
-               absl::StrCat(choice.chunk_elements, " is not a positive multiple of ", kChunkMultiple));
+               absl::StrCat(chunk_elements, " is not a positive multiple of ", kChunkMultiple));
+  int64_t chunks = 0;
+  for (const ParamUnit& unit : layout.units) chunks += (unit.elements - 1) / chunk_elements + 1;
+  if (chunks > kMaxChunks)
+    return Bad("memory.chunk_elements",
+               absl::StrCat("chunks of ", chunk_elements, " elements cut this model into ", chunks,
+                            " chunks, more than ", kMaxChunks, "; choose larger chunks or a smaller model"));
+  const int64_t blocks = static_cast<int64_t>(layout.blocks.size());
+  if (micro_batches < 1 || micro_batches > kMaxBlockRuns / blocks)
+    return Bad("training.micro_batch",
+               absl::StrCat(micro_batches, " micro-batches per step are not in 1..", kMaxBlockRuns / blocks,
+                            " for a model of ", blocks, " blocks; choose a larger training.micro_batch"));
+  return absl::OkStatus();
+}
+
+absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
+  STRATA_RETURN_IF_ERROR(CheckSizes(layout, choice.chunk_elements, choice.micro_batches));
   if (choice.prefetch_depth < 1 || choice.prefetch_depth > 64)
     return Bad("memory.prefetch_depth", absl::StrCat(choice.prefetch_depth, " is outside 1..64"));
   if (choice.io_threads < 1 || choice.io_threads > 64)

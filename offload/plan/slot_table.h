@@ -50,6 +50,10 @@ absl::Status CheckLayout(const ModelLayout& layout);
 // kInvalidArgument names the job file's field of a choice no plan exists for, and the remedy.
 absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice);
 
+// kInvalidArgument for chunks or micro-batches that no plan can have: not a multiple of kChunkMultiple, or
+// more of them than a plan may hold operations.
+absl::Status CheckSizes(const ModelLayout& layout, int64_t chunk_elements, int64_t micro_batches);
+
 // True if the gradient of (block, unit) can be the first of its sum.
 bool IsFirstContribution(const LayoutFacts& facts, int block, int unit, int64_t micro_batch);
 
