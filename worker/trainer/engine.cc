@@ -125,7 +125,7 @@ absl::Status Engine::CreateStore(const EngineOptions& options) {
   store_options.owner = options.owner;
   store_options.direct =
       options.spec.memory().direct_io() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kRequire;
-  auto store = NvmeStore::Open(store_options, StoreLayoutOf(planned_.train));
+  auto store = NvmeStore::Open(store_options, NvmeItems(planned_.train));
   if (!store.ok()) {
     return WithCause(store.status(),
                      absl::IsResourceExhausted(store.status()) ? v1::NVME_FULL : v1::NVME_IO_ERROR);
