@@ -1,6 +1,7 @@
 #include "offload/exec/executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "common/bytes.h"
@@ -20,7 +21,8 @@ Executor::Executor(const StepPlan& plan, const ExecutorResources& resources, con
       options_(options),
       lanes_(plan.lanes.size()),
       slot_touched_(plan.slots.size()),
-      done_(plan.ops.size(), -1) {}
+      done_(plan.ops.size(), -1),
+      finished_(plan.lanes.size(), -1) {}
 
 Executor::~Executor() = default;
 
@@ -101,6 +103,10 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
     stop_at_ = first + steps;
     max_begun_ = first - 1;
     committed_ = first;
+    // A lane without operations is never waited for.
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      finished_[i] = lanes_[i].ops.empty() ? std::numeric_limits<int64_t>::max() : first - 1;
+    }
   }
   first_step_ = first;
   applied_base_ = counters.applied_steps;
@@ -132,16 +138,19 @@ void Executor::LaneBody(int lane, StepSource& source, int64_t first_step) {
       return;
     }
     if (stopped) return;
+    MutexLock lock(mu_);
+    finished_[lane] = step;
+    window_.SignalAll();
   }
 }
 
-// A lane may begin step t only when step t - 2 is committed. The lane that gets furthest decides how many
-// steps a stop still has to finish.
+// A lane may begin step t only when every lane has finished step t - 2, so no one looks at its results any
+// more. The lane that gets furthest decides how many steps a stop still has to finish.
 bool Executor::BeginStep(int64_t step) {
   MutexLock lock(mu_);
   while (true) {
     if (!failure_.ok() || step >= stop_at_) return false;
-    if (committed_ >= step - 1) break;
+    if (*std::min_element(finished_.begin(), finished_.end()) >= step - 2) break;
     window_.WaitFor(mu_, kWaitSlice);
   }
   if (step > max_begun_) {
@@ -174,7 +183,7 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     stats.busy_nanos += span.end_nanos - span.begin_nanos;
     stats.bytes += op.bytes;
     traces_[lane].Add(span);
-    if (self.stream != nullptr || IsDeviceLane(plan_.lanes[lane])) {
+    if (IsDeviceLane(plan_.lanes[lane])) {
       STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()));
     }
     Finish(index, step);
@@ -281,7 +290,6 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   MutexLock lock(mu_);
   committed_ = step + 1;
   if (!more) stop_at_ = std::min(stop_at_, max_begun_ + 1);
-  window_.SignalAll();
   return absl::OkStatus();
 }
 

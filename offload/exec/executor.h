@@ -159,9 +159,10 @@ class Executor {
   std::atomic<int64_t> skipped_ = 0;
 
   Mutex mu_;
-  CondVar window_;  // a step was committed, or the run is over
+  CondVar window_;  // a lane finished a step, or the run is over
   std::vector<int64_t> done_
       ABSL_GUARDED_BY(mu_);  // last step an operation finished (launched, on device lanes)
+  std::vector<int64_t> finished_ ABSL_GUARDED_BY(mu_);  // last step a lane has finished
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   int64_t stop_at_ ABSL_GUARDED_BY(mu_) = 0;  // no lane begins this step
   int64_t max_begun_ ABSL_GUARDED_BY(mu_) = -1;
