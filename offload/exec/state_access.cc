@@ -47,6 +47,10 @@ absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StepPlan&
   return access;
 }
 
+int64_t StateAccess::host_high_water_bytes() const {
+  return params_.data() + params_.size() - resources_.host->data();
+}
+
 absl::Status StateAccess::Load(int64_t iterations, const Fill& fill) {
   for (int unit = 0; unit < static_cast<int>(plan_.chunks.size()); ++unit) {
     for (int chunk = 0; chunk < static_cast<int>(plan_.chunks[unit].size()); ++chunk) {

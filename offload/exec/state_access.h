@@ -40,6 +40,9 @@ class StateAccess {
   absl::Status Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
                     const VisitParams& params);
 
+  // End of the staging memory in the host arena: what it takes of the tier, beside what steps take.
+  int64_t host_high_water_bytes() const;
+
  private:
   StateAccess(const StepPlan& plan, const ExecutorResources& resources)
       : plan_(plan), resources_(resources) {}

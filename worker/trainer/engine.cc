@@ -48,15 +48,17 @@ class Sha256 {
 
 // The tensor of `unit` that element `at` belongs to (its padding included), and where it ends.
 const TensorInfo& TensorAt(const ParamUnit& unit, int64_t at) {
-  auto next = std::upper_bound(unit.tensors.begin(), unit.tensors.end(), at,
-                               [](int64_t element, const TensorInfo& tensor) { return element < tensor.offset; });
+  auto next =
+      std::upper_bound(unit.tensors.begin(), unit.tensors.end(), at,
+                       [](int64_t element, const TensorInfo& tensor) { return element < tensor.offset; });
   return *std::prev(next);
 }
 
-// Calls `piece(tensor, first element in the tensor, values)` for the parts of a unit's range that belong to tensors;
-// `padding(values)` for the rest.
+// Calls `piece(tensor, first element in the tensor, values)` for the parts of a unit's range that belong to
+// tensors; `padding(values)` for the rest.
 template <typename T, typename Piece, typename Padding>
-absl::Status ForEachTensor(const ParamUnit& unit, int64_t begin, std::span<T> values, Piece piece, Padding padding) {
+absl::Status ForEachTensor(const ParamUnit& unit, int64_t begin, std::span<T> values, Piece piece,
+                           Padding padding) {
   while (!values.empty()) {
     const TensorInfo& tensor = TensorAt(unit, begin);
     const int64_t inside = begin - tensor.offset;
@@ -91,9 +93,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   auto outcome = MakePlan(PlanRequestOf(options.spec, engine->layout_, options.budget));
   if (!outcome.ok()) return WithCause(outcome.status(), v1::USER_ERROR);
   if (const auto* shortfall = std::get_if<PlanShortfall>(&*outcome)) {
-    return WithCause(absl::ResourceExhaustedError(absl::StrCat("the job does not fit: ", Name(shortfall->tier), " needs ",
-                                                               shortfall->needed_bytes, " bytes, the budget is ",
-                                                               shortfall->budget_bytes, ". ", shortfall->remedy)),
+    return WithCause(absl::ResourceExhaustedError(absl::StrCat(
+                         "the job does not fit: ", Name(shortfall->tier), " needs ", shortfall->needed_bytes,
+                         " bytes, the budget is ", shortfall->budget_bytes, ". ", shortfall->remedy)),
                      shortfall->tier == Tier::kDevice ? v1::DEVICE_OOM
                      : shortfall->tier == Tier::kHost ? v1::HOST_OOM
                                                       : v1::NVME_FULL);
@@ -106,7 +108,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);
   engine->model_ = MakeModel(engine->layout_, *engine->ops_);
 
-  auto device = CreateCpuDevice(engine->planned_.peak_bytes[static_cast<int>(Tier::kDevice)], *engine->state_ops_);
+  auto device =
+      CreateCpuDevice(engine->planned_.peak_bytes[static_cast<int>(Tier::kDevice)], *engine->state_ops_);
   if (!device.ok()) return WithCause(device.status(), v1::DEVICE_OOM);
   engine->device_ = *std::move(device);
   auto host = PinnedArena::Create(
@@ -142,23 +145,24 @@ absl::Status Engine::CreateExecutors(const v1::JobSpec& spec) {
   resources_.compute = model_.get();
   resources_.host_state_ops = state_ops_.get();
   resources_.make_engine = [] { return CreateIoEngine({}); };
-  STRATA_ASSIGN_OR_RETURN(train_,
-                          Executor::Create(planned_.train, resources_, {.clip_norm = spec.training().grad_clip()}));
+  STRATA_ASSIGN_OR_RETURN(
+      train_, Executor::Create(planned_.train, resources_, {.clip_norm = spec.training().grad_clip()}));
   STRATA_ASSIGN_OR_RETURN(eval_, Executor::Create(planned_.eval, resources_, {.trace_capacity = 0}));
   STRATA_ASSIGN_OR_RETURN(states_, StateAccess::Create(planned_.train, resources_));
   return absl::OkStatus();
 }
 
 std::string Engine::Backends() const {
-  std::vector<std::string> parts = {device_->description(),
-                                    absl::StrCat("host arena of ", FormatBytes(static_cast<int64_t>(host_->size())),
-                                                 " on ", PageKindName(host_->report().pages),
-                                                 host_->report().locked ? ", locked" : ", not locked")};
+  std::vector<std::string> parts = {
+      device_->description(), absl::StrCat("host arena of ", FormatBytes(static_cast<int64_t>(host_->size())),
+                                           " on ", PageKindName(host_->report().pages),
+                                           host_->report().locked ? ", locked" : ", not locked")};
   parts.insert(parts.end(), host_->report().why.begin(), host_->report().why.end());
   if (store_ != nullptr) {
     const NvmeStoreReport& report = store_->report();
-    parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(report.capacity_bytes)), " on ",
-                                 report.fs_type, report.direct ? ", O_DIRECT" : ", buffered: ", report.why_buffered));
+    parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(report.capacity_bytes)),
+                                 " on ", report.fs_type,
+                                 report.direct ? ", O_DIRECT" : ", buffered: ", report.why_buffered));
   }
   if (!train_->io_reports().empty()) {
     const IoEngineReport& report = train_->io_reports().front();
@@ -193,8 +197,9 @@ absl::Status Engine::LoadHuggingFace(const std::string& folder) {
     for (const TensorInfo& tensor : unit.tensors) names.push_back(tensor.name);
   }
   if (const auto unused = source.Unused(names); !unused.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("model.from: ", folder, " has tensors that config.json does not account for: ",
-                                                   absl::StrJoin(unused, ", ")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.from: ", folder,
+                     " has tensors that config.json does not account for: ", absl::StrJoin(unused, ", ")));
   }
   return LoadMaster([&](const TensorInfo& tensor, int64_t element, std::span<float> out) {
     return source.Read(tensor.name, tensor.shape, element, out);
@@ -241,7 +246,8 @@ absl::Status Engine::SaveTo(CheckpointWriter& writer, int64_t iterations) {
 absl::StatusOr<std::string> Engine::StateHash(int64_t iterations) {
   std::map<std::string, std::pair<int, const TensorInfo*>> by_name;
   for (size_t u = 0; u < layout_.units.size(); ++u) {
-    for (const TensorInfo& tensor : layout_.units[u].tensors) by_name[tensor.name] = {static_cast<int>(u), &tensor};
+    for (const TensorInfo& tensor : layout_.units[u].tensors)
+      by_name[tensor.name] = {static_cast<int>(u), &tensor};
   }
   Sha256 total;
   for (const auto& [name, place] : by_name) {
@@ -265,6 +271,13 @@ absl::StatusOr<std::string> Engine::StateHash(int64_t iterations) {
   }
   const auto digest = total.Finish();
   return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+std::array<int64_t, kTierCount> Engine::HighWaterBytes(const StepResult& result) const {
+  std::array<int64_t, kTierCount> high = result.high_water_bytes;
+  int64_t& host = high[static_cast<int>(Tier::kHost)];
+  host = std::max(host, states_->host_high_water_bytes());
+  return high;
 }
 
 absl::Status Engine::Close() {

@@ -3,6 +3,7 @@
 #ifndef WORKER_TRAINER_ENGINE_H_
 #define WORKER_TRAINER_ENGINE_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,10 +28,10 @@
 namespace strata {
 
 struct EngineOptions {
-  v1::JobSpec spec;              // as ApplyDefaults leaves it
-  v1::ResourceRequest budget;    // hard, per tier
-  std::string nvme_path;         // an existing folder; unused when the plan puts nothing there
-  std::string owner;             // of the scratch folder: the job's uid
+  v1::JobSpec spec;            // as ApplyDefaults leaves it
+  v1::ResourceRequest budget;  // hard, per tier
+  std::string nvme_path;       // an existing folder; unused when the plan puts nothing there
+  std::string owner;           // of the scratch folder: the job's uid
 };
 
 class Engine {
@@ -47,7 +48,8 @@ class Engine {
   // "io_uring, O_DIRECT ..., pinned arena on transparent huge pages, ...": what was chosen and why.
   std::string Backends() const;
 
-  // States: from random numbers keyed by (seed, tensor, element); from a Hugging Face folder; from a checkpoint.
+  // States: from random numbers keyed by (seed, tensor, element); from a Hugging Face folder; from a
+  // checkpoint.
   absl::Status Initialize(uint64_t seed);
   absl::Status LoadHuggingFace(const std::string& folder);
   absl::Status LoadCheckpoint(CheckpointReader& reader, int64_t iterations);
@@ -56,9 +58,12 @@ class Engine {
   std::vector<CheckpointTensor> Tensors() const;
   absl::Status SaveTo(CheckpointWriter& writer, int64_t iterations);
 
-  // SHA-256, hex, over the SHA-256 of master, m, v and low-precision parameters of each tensor, in the order of
-  // the tensors' names. Independent of where and in which chunks states live.
+  // SHA-256, hex, over the SHA-256 of master, m, v and low-precision parameters of each tensor, in the order
+  // of the tensors' names. Independent of where and in which chunks states live.
   absl::StatusOr<std::string> StateHash(int64_t iterations);
+
+  // Highest byte handed out so far in each tier: by the steps of `result`, and for loading and saving states.
+  std::array<int64_t, kTierCount> HighWaterBytes(const StepResult& result) const;
 
   // Ends the use of the NVMe path; errors of closing it surface here.
   absl::Status Close();
@@ -67,7 +72,8 @@ class Engine {
   Engine() = default;
   absl::Status CreateStore(const EngineOptions& options);
   absl::Status CreateExecutors(const v1::JobSpec& spec);
-  absl::Status LoadMaster(const std::function<absl::Status(const TensorInfo&, int64_t, std::span<float>)>& read);
+  absl::Status LoadMaster(
+      const std::function<absl::Status(const TensorInfo&, int64_t, std::span<float>)>& read);
 
   ModelLayout layout_;
   PlannedJob planned_;

@@ -137,11 +137,13 @@ class EngineTest : public ::testing::Test {
     }
     final_hash_ = (*engine)->StateHash(counters.iterations).value_or("?");
     losses_.clear();
-    for (const StepResult& result : source.results) losses_ += std::to_string(std::bit_cast<uint32_t>(result.loss)) + " ";
+    for (const StepResult& result : source.results)
+      losses_ += std::to_string(std::bit_cast<uint32_t>(result.loss)) + " ";
     EXPECT_EQ(source.results.size(), static_cast<size_t>(steps));
     // The plan is the run: the highest byte that was handed out is the highest byte of the plan.
     for (int tier = 0; tier < kTierCount; ++tier) {
-      EXPECT_EQ(source.results.back().high_water_bytes[tier], (*engine)->planned().train.arena_bytes[tier])
+      EXPECT_EQ((*engine)->HighWaterBytes(source.results.back())[tier],
+                (*engine)->planned().train.arena_bytes[tier])
           << Name(static_cast<Tier>(tier));
     }
     EXPECT_TRUE((*engine)->Close().ok());
@@ -159,7 +161,8 @@ struct Setting {
   std::function<void(v1::MemorySpec&)> set;
 };
 
-void Place(v1::MemorySpec& memory, v1::Tier params, v1::Tier gradients, v1::Tier optimizer, v1::Tier activations) {
+void Place(v1::MemorySpec& memory, v1::Tier params, v1::Tier gradients, v1::Tier optimizer,
+           v1::Tier activations) {
   memory.mutable_placement()->set_params(params);
   memory.mutable_placement()->set_gradients(gradients);
   memory.mutable_placement()->set_optimizer(optimizer);
@@ -169,7 +172,8 @@ void Place(v1::MemorySpec& memory, v1::Tier params, v1::Tier gradients, v1::Tier
 const Setting kSettings[] = {
     {"all in device memory",
      [](v1::MemorySpec& m) { Place(m, v1::TIER_DEVICE, v1::TIER_DEVICE, v1::TIER_DEVICE, v1::TIER_DEVICE); }},
-    {"all in host memory", [](v1::MemorySpec& m) { Place(m, v1::TIER_HOST, v1::TIER_HOST, v1::TIER_HOST, v1::TIER_HOST); }},
+    {"all in host memory",
+     [](v1::MemorySpec& m) { Place(m, v1::TIER_HOST, v1::TIER_HOST, v1::TIER_HOST, v1::TIER_HOST); }},
     {"parameters and optimizer on NVMe",
      [](v1::MemorySpec& m) { Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST); }},
     {"parameters on the device, optimizer on NVMe",
@@ -209,7 +213,8 @@ const Setting kSettings[] = {
 };
 
 TEST_F(EngineTest, PlacementIsInvisibleToTheResult) {
-  for (const auto& [what, base] : {std::pair("llama bf16", SmallLlama()), std::pair("gpt2 bf16", SmallGpt2())}) {
+  for (const auto& [what, base] :
+       {std::pair("llama bf16", SmallLlama()), std::pair("gpt2 bf16", SmallGpt2())}) {
     const std::string expected = Bits(base);
     ASSERT_FALSE(HasFailure());
     for (const Setting& setting : kSettings) {

@@ -20,10 +20,14 @@ v1::FailureCause CauseOf(const absl::Status& status) {
     return cause;
   }
   switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument: return v1::USER_ERROR;
-    case absl::StatusCode::kDataLoss: return v1::NVME_IO_ERROR;
-    case absl::StatusCode::kResourceExhausted: return v1::NVME_FULL;
-    default: return v1::TRAINER_CRASHED;
+    case absl::StatusCode::kInvalidArgument:
+      return v1::USER_ERROR;
+    case absl::StatusCode::kDataLoss:
+      return v1::NVME_IO_ERROR;
+    case absl::StatusCode::kResourceExhausted:
+      return v1::NVME_FULL;
+    default:
+      return v1::TRAINER_CRASHED;
   }
 }
 

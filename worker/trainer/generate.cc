@@ -35,8 +35,8 @@ int32_t Sample(std::span<const float> logits, double temperature, double uniform
 }
 
 // Every unit's parameters in the compute type, read from the checkpoint's master weights.
-absl::StatusOr<std::vector<std::vector<std::byte>>> LoadUnits(CheckpointReader& reader, const ModelLayout& layout,
-                                                              StateOps& math) {
+absl::StatusOr<std::vector<std::vector<std::byte>>> LoadUnits(CheckpointReader& reader,
+                                                              const ModelLayout& layout, StateOps& math) {
   std::vector<std::vector<std::byte>> units;
   std::vector<float> master;
   for (const ParamUnit& unit : layout.units) {
@@ -57,15 +57,18 @@ absl::StatusOr<std::vector<std::vector<std::byte>>> LoadUnits(CheckpointReader& 
 absl::Status Generate(const GenerateOptions& options, const std::function<void(absl::string_view)>& emit) {
   STRATA_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(options.checkpoint));
   const Manifest& manifest = reader->manifest();
-  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromJson(manifest.model_json), options.checkpoint);
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromJson(manifest.model_json),
+                          options.checkpoint);
   const auto extra = nlohmann::json::parse(manifest.state.extra_json, nullptr, false);
   const bool known = extra.is_object() && extra.contains("tokenizer") && extra["tokenizer"].is_string();
-  STRATA_ASSIGN_OR_RETURN(const auto tokenizer, MakeTokenizer(known ? extra["tokenizer"].get<std::string>() : "bytes"));
+  STRATA_ASSIGN_OR_RETURN(const auto tokenizer,
+                          MakeTokenizer(known ? extra["tokenizer"].get<std::string>() : "bytes"));
   STRATA_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                           tokenizer->Encode(options.prompt.empty() ? "\n" : options.prompt));
   if (tokenizer->vocab() > config.vocab) {
-    return absl::FailedPreconditionError(absl::StrCat("the model has ", config.vocab, " token ids, tokenizer ",
-                                                      tokenizer->name(), " makes ", tokenizer->vocab()));
+    return absl::FailedPreconditionError(absl::StrCat("the model has ", config.vocab,
+                                                      " token ids, tokenizer ", tokenizer->name(), " makes ",
+                                                      tokenizer->vocab()));
   }
 
   STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, BuildModelLayout(config, DType::kF32, 1, config.max_seq));

@@ -12,16 +12,16 @@
 namespace strata {
 
 struct GenerateOptions {
-  std::string checkpoint;   // a step-* folder
-  std::string prompt;       // "": a line end
+  std::string checkpoint;  // a step-* folder
+  std::string prompt;      // "": a line end
   int64_t max_tokens = 300;
   uint64_t seed = 0;
   double temperature = 0.8;  // 0: always the likeliest token
   int threads = 2;
 };
 
-// Calls `emit` with each piece of text as it is made, the prompt excluded. The same options give the same text. The
-// context is the model's last max_seq tokens.
+// Calls `emit` with each piece of text as it is made, the prompt excluded. The same options give the same
+// text. The context is the model's last max_seq tokens.
 absl::Status Generate(const GenerateOptions& options, const std::function<void(absl::string_view)>& emit);
 
 }  // namespace strata

@@ -14,8 +14,8 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t steps = 0;  // of the whole run
 
-  // For the update that makes `applied` updates `applied + 1`. Rises linearly over the first warmup_steps updates
-  // to lr, then falls to min_lr at the last one (cosine: half a period; Loshchilov and Hutter 2017).
+  // For the update that makes `applied` updates `applied + 1`. Rises linearly over the first warmup_steps
+  // updates to lr, then falls to min_lr at the last one (cosine: half a period; Loshchilov and Hutter 2017).
   double LearningRate(int64_t applied) const;
 };
 

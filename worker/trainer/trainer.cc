@@ -33,7 +33,8 @@ class EvalSource : public StepSource {
   int64_t steps() const { return (windows_.count() + micro_batch_ - 1) / micro_batch_; }
   double loss() const { return tokens_ > 0 ? sum_ / tokens_ : 0; }
 
-  absl::Status FillBatch(int64_t step, int64_t, std::span<int32_t> tokens, std::span<int32_t> targets) override {
+  absl::Status FillBatch(int64_t step, int64_t, std::span<int32_t> tokens,
+                         std::span<int32_t> targets) override {
     const int64_t first = step * micro_batch_;
     const int64_t count = std::min(micro_batch_, windows_.count() - first);
     std::fill(tokens.begin() + count * seq_, tokens.end(), 0);
@@ -144,7 +145,8 @@ absl::Status Trainer::RunTask(v1::TrainerDone& done) {
   std::optional<v1::DesiredTask::Want> want;
   {
     MutexLock lock(mu_);
-    if (!commit_error_.empty()) return absl::AbortedError(absl::StrCat("the coordinator refused a checkpoint: ", commit_error_));
+    if (!commit_error_.empty())
+      return absl::AbortedError(absl::StrCat("the coordinator refused a checkpoint: ", commit_error_));
     want = want_;
   }
   const bool finished = counters_.iterations == task_.spec().training().steps();
@@ -156,7 +158,8 @@ absl::Status Trainer::RunTask(v1::TrainerDone& done) {
   }
   std::string trace = task_.trace_path();
   if (trace.empty()) trace = absl::StrCat(task_.checkpoint_dir(), "/trace-", task_.attempt(), ".json");
-  STRATA_RETURN_IF_ERROR(WriteChromeTrace(trace, engine_->train().plan(), engine_->train().traces()), "trace");
+  STRATA_RETURN_IF_ERROR(WriteChromeTrace(trace, engine_->train().plan(), engine_->train().traces()),
+                         "trace");
   result_.set_trace_path(trace);
   result_.set_train_loss(last_loss_);
   done.set_finished(finished);
@@ -195,7 +198,8 @@ absl::Status Trainer::Prepare() {
 
 absl::Status Trainer::OpenData() {
   const v1::DataSpec& spec = task_.spec().data();
-  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(spec.tokenizer()), "data.tokenizer");
+  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, MakeTokenizer(spec.tokenizer()),
+                          "data.tokenizer");
   DataOptions options;
   options.train.assign(spec.train().begin(), spec.train().end());
   options.eval.assign(spec.eval().begin(), spec.eval().end());
@@ -221,19 +225,24 @@ absl::Status Trainer::LoadStates() {
 
 absl::Status Trainer::Resume() {
   std::vector<CheckpointCandidate> candidates;
-  for (const v1::Checkpoint& checkpoint : task_.resume()) candidates.push_back({checkpoint.path(), checkpoint.digest()});
+  for (const v1::Checkpoint& checkpoint : task_.resume())
+    candidates.push_back({checkpoint.path(), checkpoint.digest()});
   STRATA_ASSIGN_OR_RETURN(const OpenedCheckpoint opened, OpenNewestValid(candidates), "resuming");
-  for (const std::string& reason : opened.rejected) spdlog::warn("trainer: a checkpoint is not valid: {}", reason);
+  for (const std::string& reason : opened.rejected)
+    spdlog::warn("trainer: a checkpoint is not valid: {}", reason);
   const Manifest& manifest = opened.reader->manifest();
-  STRATA_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfigFromJson(manifest.model_json), opened.reader->path());
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfigFromJson(manifest.model_json),
+                          opened.reader->path());
   if (!(model == engine_->layout().config)) {
-    return absl::FailedPreconditionError(absl::StrCat(opened.reader->path(), " holds another model than the job's"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(opened.reader->path(), " holds another model than the job's"));
   }
   const auto extra = nlohmann::json::parse(manifest.state.extra_json, nullptr, false);
   if (!extra.is_object() || extra.value("data_fingerprint", "") != data_->fingerprint()) {
-    return WithCause(absl::FailedPreconditionError(absl::StrCat(
-                         opened.reader->path(), " was written with other training data than data.train names now")),
-                     v1::INVALID_DATA);
+    return WithCause(
+        absl::FailedPreconditionError(absl::StrCat(
+            opened.reader->path(), " was written with other training data than data.train names now")),
+        v1::INVALID_DATA);
   }
   STRATA_RETURN_IF_ERROR(engine_->LoadCheckpoint(*opened.reader, manifest.step));
   counters_ = {.iterations = manifest.step, .applied_steps = manifest.state.optimizer_step};
@@ -263,10 +272,11 @@ absl::Status Trainer::TrainToEnd() {
   while (counters_.iterations < spec.training().steps() && !StopWanted()) {
     STRATA_RETURN_IF_ERROR(engine_->train().Run(*this, StepsToNextEvent(), counters_));
     if (skipped_in_a_row_ >= kMaxSkippedInARow) {
-      return WithCause(absl::FailedPreconditionError(absl::StrCat(
-                           kMaxSkippedInARow, " steps in a row had gradients that are not finite; the last in step ",
-                           counters_.iterations, ". Lower training.optimizer.lr or look at the data")),
-                       v1::NUMERIC);
+      return WithCause(
+          absl::FailedPreconditionError(absl::StrCat(
+              kMaxSkippedInARow, " steps in a row had gradients that are not finite; the last in step ",
+              counters_.iterations, ". Lower training.optimizer.lr or look at the data")),
+          v1::NUMERIC);
     }
     if (held_.has_value()) {
       STRATA_ASSIGN_OR_RETURN(const std::string hash, engine_->StateHash(counters_.iterations));
@@ -284,10 +294,12 @@ absl::Status Trainer::TrainToEnd() {
 
 absl::Status Trainer::Evaluate() {
   if (data_->eval().size() == 0) return absl::OkStatus();
-  STRATA_ASSIGN_OR_RETURN(const EvalWindows windows, EvalWindows::Create(data_->eval(), task_.spec().data().seq_len()));
+  STRATA_ASSIGN_OR_RETURN(const EvalWindows windows,
+                          EvalWindows::Create(data_->eval(), task_.spec().data().seq_len()));
   EvalSource source(windows, engine_->layout().micro_batch, engine_->layout().seq);
   TrainerCounters at = counters_;
-  STRATA_RETURN_IF_ERROR(engine_->eval().Run(source, source.steps(), at), "evaluation after step ", at.iterations);
+  STRATA_RETURN_IF_ERROR(engine_->eval().Run(source, source.steps(), at), "evaluation after step ",
+                         at.iterations);
   result_.set_eval_loss(source.loss());
   result_.set_eval_perplexity(std::exp(source.loss()));
   v1::TrainerMessage message;
@@ -322,9 +334,11 @@ absl::Status Trainer::WriteCheckpoint() {
                                                 {"tokenizer", task_.spec().data().tokenizer()},
                                                 {"precision", Name(engine_->layout().compute_dtype)}}
                                      .dump();
-  STRATA_ASSIGN_OR_RETURN(const auto writer, CheckpointWriter::Create(*files_, task_.checkpoint_dir(),
-                                                                      std::move(description), engine_->Tensors()));
-  STRATA_RETURN_IF_ERROR(engine_->SaveTo(*writer, counters_.iterations), "checkpoint of step ", counters_.iterations);
+  STRATA_ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::Create(*files_, task_.checkpoint_dir(), std::move(description), engine_->Tensors()));
+  STRATA_RETURN_IF_ERROR(engine_->SaveTo(*writer, counters_.iterations), "checkpoint of step ",
+                         counters_.iterations);
   STRATA_ASSIGN_OR_RETURN(const WrittenCheckpoint written, writer->Commit());
   last_checkpoint_ = counters_.iterations;
   result_.set_checkpoint_path(written.path);
@@ -355,8 +369,8 @@ absl::Status Trainer::WriteCheckpoint() {
   return absl::OkStatus();
 }
 
-// Old checkpoints go only when newer ones are committed: one more than keep_last may be on disk while a commit
-// is on its way.
+// Old checkpoints go only when newer ones are committed: one more than keep_last may be on disk while a
+// commit is on its way.
 absl::Status Trainer::FinishCheckpoint() {
   bool all_committed;
   {
@@ -402,7 +416,8 @@ bool Trainer::OnStep(const StepResult& result) {
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (result.skipped) {
     ++skipped_total_;
-    spdlog::warn("trainer: step {} skipped: the gradient of {} is not finite", result.step + 1, result.bad_tensor);
+    spdlog::warn("trainer: step {} skipped: the gradient of {} is not finite", result.step + 1,
+                 result.bad_tensor);
   }
   if (task_.spec().training().report_state_hash()) {
     held_ = result;
@@ -429,9 +444,10 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   values["step_ms"] = seconds * 1e3;
   values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
   values["skipped"] = result.skipped ? 1 : 0;
+  const auto high_water = engine_->HighWaterBytes(result);
   for (int tier = 0; tier < kTierCount; ++tier) {
     values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =
-        static_cast<double>(result.high_water_bytes[tier]);
+        static_cast<double>(high_water[tier]);
   }
   int64_t busiest = 0;
   int64_t exposed = 0;

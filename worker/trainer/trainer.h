@@ -29,8 +29,8 @@ class Trainer : private StepSource {
   explicit Trainer(TrainerChannel& channel) : channel_(channel) {}
   ~Trainer() override;
 
-  // Receives the task, runs it to its end and sends TrainerDone. The process's exit code: 0 when the run finished or
-  // was stopped as asked, 1 when it failed (TrainerDone says why).
+  // Receives the task, runs it to its end and sends TrainerDone. The process's exit code: 0 when the run
+  // finished or was stopped as asked, 1 when it failed (TrainerDone says why).
   int Run();
 
  private:
@@ -70,7 +70,8 @@ class Trainer : private StepSource {
   TrainerCounters counters_;
   int64_t skipped_total_ = 0;
   int skipped_in_a_row_ = 0;
-  int64_t last_checkpoint_ = -1;  // iterations of the newest written one; -1: none by this attempt or its resume
+  int64_t last_checkpoint_ =
+      -1;  // iterations of the newest written one; -1: none by this attempt or its resume
   float last_loss_ = 0;
   std::optional<StepResult> held_;  // with report_state_hash: the step whose row waits for its hash
   v1::RunResult result_;
