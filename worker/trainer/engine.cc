@@ -19,7 +19,7 @@
 #include "offload/checkpoint/export.h"
 #include "offload/device/cpu_device.h"
 #include "offload/io/io_factory.h"
-#include "offload/plan/nvme_items.h"
+#include "offload/plan/store_layout_of.h"
 #include "proto/job_spec/plan_job.h"
 #include "worker/model/init.h"
 #include "worker/model/model.h"
@@ -128,7 +128,7 @@ absl::Status Engine::CreateStore(const EngineOptions& options) {
   store_options.owner = options.owner;
   store_options.direct =
       options.spec.memory().direct_io() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kRequire;
-  auto store = NvmeStore::Open(store_options, NvmeItems(planned_.train));
+  auto store = NvmeStore::Open(store_options, StoreLayoutOf(planned_.train));
   if (!store.ok()) {
     return WithCause(store.status(),
                      absl::IsResourceExhausted(store.status()) ? v1::NVME_FULL : v1::NVME_IO_ERROR);
