@@ -9,7 +9,7 @@ deploy/setup/install.sh
 echo "setup: building (a first build takes several minutes; later ones are cached in $cache)"
 strata_bazel build --ui_event_filters=-info,-stdout,-stderr --noshow_progress \
   //client:strata //server:strata_server //worker:strata_worker //worker:strata_trainer
-[ -s data/pride.txt ] && [ -s data/emma.txt ] || deploy/setup/extract_austen.py data
+[ -s data/pride.txt ] || deploy/setup/extract_austen.py data
 
 exec "$(strata_bazel_bin)/client/strata" local run deploy/examples/austen.yaml \
   --export strata-runs/austen/export --sample 300 "$@"

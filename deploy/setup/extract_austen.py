@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the demo texts: Jane Austen's novels out of Debian's package r-cran-janeaustenr.
+"""Writes the demo text: Jane Austen's Pride and Prejudice out of Debian's package r-cran-janeaustenr.
 
 The package holds an R "lazy load" database: Rdata.rdb is a row of blocks, each the size of its content
 (4 bytes, big-endian) followed by that content as a zlib stream; a stream is an R object in XDR serialization. A novel is a character vector with
@@ -14,7 +14,7 @@ import zlib
 
 DATABASE = "/usr/lib/R/site-library/janeaustenr/data/Rdata.rdb"
 # First words of each text, by the name of the file to write.
-BOOKS = {"pride.txt": "PRIDE AND PREJUDICE", "emma.txt": "EMMA"}
+BOOKS = {"pride.txt": "PRIDE AND PREJUDICE"}
 STRSXP, CHARSXP = 16, 9
 LIMIT = 16 << 20
 
