@@ -9,8 +9,10 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@
 #include "server/service/coordinator.h"
 #include "server/store/sqlite_state_store.h"
 #include "server/telemetry/telemetry.h"
+#include "server/transport/self_check.h"
 #include "server/transport/server.h"
 
 namespace strata::server {
@@ -34,6 +37,9 @@ namespace {
 constexpr int kExitUsage = 2;
 constexpr int kExitStorage = 3;
 constexpr int kExitAddress = 5;
+constexpr int kExitDeaf = 6;
+constexpr std::chrono::seconds kSelfCheckEvery{15};
+constexpr int kSelfCheckFailures = 4;
 constexpr auto kShutdownGrace = std::chrono::seconds(5);
 
 struct Flags {
@@ -139,16 +145,25 @@ int Serve(const Flags& flags, int signals) {
   }
   Log(absl::StrCat("serving ", flags.listen, " (port ", (*server)->port(), "), data in ", flags.data_dir));
 
+  std::atomic<bool> deaf = false;
+  std::optional<SelfCheck> self_check;
+  self_check.emplace(LocalAddress(flags.listen, (*server)->port()), kSelfCheckEvery, kSelfCheckFailures,
+                     [&deaf] {
+                       deaf = true;
+                       (void)kill(getpid(), SIGTERM);
+                     });
   signalfd_siginfo info{};
   while (read(signals, &info, sizeof(info)) != sizeof(info)) {
   }
-  Log(absl::StrCat("signal ", info.ssi_signo, ": shutting down"));
+  Log(deaf ? "our own port does not answer: shutting down"
+           : absl::StrCat("signal ", info.ssi_signo, ": shutting down"));
+  self_check.reset();
   (*server)->Shutdown(kShutdownGrace);
   for (const auto& [key, entry] : (*server)->stats().Snapshot()) {
     Log(absl::StrFormat("%s code %d: %d calls, mean %.1f ms, longest %.1f ms", key.first, key.second,
                         entry.calls, 1e3 * entry.seconds / entry.calls, 1e3 * entry.seconds_max));
   }
-  return 0;
+  return deaf ? kExitDeaf : 0;
 }
 
 int Main(int argc, char** argv) {

@@ -5,14 +5,15 @@
 namespace strata::server {
 namespace {
 
-// The bytes that the job takes of one resource; adds the tier's row, and a shortfall when there is less.
+// The bytes that the job takes of one resource (limit 0: not known); adds the tier's row, and a shortfall
+// when there is less.
 int64_t Take(v1::JobPlan& plan, const char* tier, int64_t budget, int64_t limit) {
   const int64_t taken = budget > 0 ? budget : limit;
   v1::TierRow* row = plan.add_tiers();
   row->set_tier(tier);
   row->set_budget_bytes(taken);
   row->set_peak_bytes(taken);
-  if (taken > limit) {
+  if (limit > 0 && taken > limit) {
     v1::Shortfall* shortfall = plan.add_shortfalls();
     shortfall->set_resource(tier);
     shortfall->set_requested(taken);

@@ -18,7 +18,7 @@ constexpr auto kTickEvery = std::chrono::milliseconds(200);
 constexpr int64_t kScheduleEveryNanos = 900'000'000;  // at least: `waiting` is never older than a second
 constexpr int64_t kProbeEveryNanos = 1'000'000'000;
 constexpr int64_t kLostWorkerKeptNanos = int64_t{3600} * 1'000'000'000;
-constexpr size_t kPlansPerTick = 8;
+constexpr size_t kPlansPerTick = 4;
 constexpr auto kWaitSlice = std::chrono::milliseconds(250);
 
 const char* ReasonOfEvent(const Job& before, const Job& after) {
@@ -40,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOpti
   STRATA_RETURN_IF_ERROR(coordinator->Load(), "loading jobs");
   if (coordinator->options_.run_ticker) {
     coordinator->ticker_ = Thread("ticker", [raw = coordinator.get()] { raw->TickerLoop(); });
+    coordinator->plan_maker_ = Thread("planner", [raw = coordinator.get()] { raw->PlannerLoop(); });
   }
   return coordinator;
 }
@@ -69,6 +70,7 @@ void Coordinator::Drain() {
   }
   telemetry_.Ring();
   if (ticker_.joinable()) ticker_.Join();
+  if (plan_maker_.joinable()) plan_maker_.Join();
 }
 
 bool Coordinator::draining() {
@@ -109,22 +111,36 @@ void Coordinator::TickerLoop() {
     {
       MutexLock lock(mu_);
       if (draining_) return;
-      if (missing_plans_.empty()) tick_.WaitFor(mu_, kTickEvery);
+      tick_.WaitFor(mu_, kTickEvery);
       if (draining_) return;
     }
-    Tick();
+    RunDue();
+    ProbeStore();
+  }
+}
+
+void Coordinator::PlannerLoop() {
+  while (true) {
+    {
+      MutexLock lock(mu_);
+      while (missing_plans_.empty() && !draining_) tick_.Wait(mu_);
+      if (draining_) return;
+    }
+    MakeMissingPlans();
   }
 }
 
 void Coordinator::Tick() {
-  {
-    MutexLock lock(mu_);
-    ExpireLeases();
-    RunTimers();
-    if (schedule_needed_ || clock_.MonotonicNanos() - schedule_nanos_ >= kScheduleEveryNanos) RunSchedule();
-  }
+  RunDue();
   MakeMissingPlans();
   ProbeStore();
+}
+
+void Coordinator::RunDue() {
+  MutexLock lock(mu_);
+  ExpireLeases();
+  RunTimers();
+  if (schedule_needed_ || clock_.MonotonicNanos() - schedule_nanos_ >= kScheduleEveryNanos) RunSchedule();
 }
 
 // --- changes ---
@@ -379,6 +395,7 @@ void Coordinator::MakeMissingPlans() {
     absl::StatusOr<v1::JobPlan> plan = planner_(missing.spec, ToProto(missing.total));
     if (plan.ok()) {
       *missing.plan = *std::move(plan);
+      RefuseBeyondCapacity(*missing.plan, missing.total);
     } else {
       v1::Shortfall* shortfall = missing.plan->add_shortfalls();
       shortfall->set_resource("plan");
@@ -424,11 +441,6 @@ void Coordinator::EndAttempt(const JobPtr& job, AttemptEnded ended, const std::s
 absl::Status Coordinator::CheckInvariants() {
   MutexLock lock(mu_);
   STRATA_RETURN_IF_ERROR(table_.CheckInvariants());
-  for (const auto& [id, worker] : workers_) {
-    if (worker.state == WorkerState::kReady && !table_.Allocated(id).FitsIn(worker.total)) {
-      return absl::InternalError(absl::StrCat("worker ", id, " has given more than it has"));
-    }
-  }
   for (const auto& [uid, job] : table_.jobs()) {
     if (live_.count(uid) == 0) return absl::InternalError(absl::StrCat(job->name, " has no live picture"));
   }

@@ -3,10 +3,10 @@
 //
 // How a change becomes true: under the lock an event is applied to the table and queued for the store (whose
 // thread commits many at once); the caller then waits, without the lock, until its revision is durable, and
-// only then anybody is told. Whoever reads a record that is not durable yet waits too, so nothing is ever
-// shown that a crash could take back. When a write fails, every change that is not durable is undone in
-// reverse order and the coordinator is degraded: reads and training go on, writes are refused until a probe
-// succeeds.
+// only then anybody is told. Readers get the last durable record of a job, so nothing is ever shown that a
+// crash could take back, and no read waits for a disk. When a write fails, every change that is not durable
+// is undone in reverse order and the coordinator is degraded: reads and training go on, writes are refused
+// until a probe succeeds.
 #ifndef SERVER_SERVICE_COORDINATOR_H_
 #define SERVER_SERVICE_COORDINATOR_H_
 
@@ -42,9 +42,9 @@
 
 namespace strata::server {
 
-// The plan of a job within `limits` (the total capacity of a worker). A job that does not fit is a plan with
-// fits == false and shortfalls; an error says that the job makes no sense. Called without locks, possibly
-// from several threads at once.
+// The plan of a job within `limits` (the total capacity of a worker; all zero: no worker is known, only the
+// job's own budgets count). A job that does not fit is a plan with fits == false and shortfalls; an error
+// says that the job makes no sense. Called without locks, possibly from several threads at once.
 using Planner =
     std::function<absl::StatusOr<v1::JobPlan>(const v1::JobSpec& spec, const v1::ResourceRequest& limits)>;
 // Fills in defaults; every problem found, empty when the job is valid.
@@ -64,7 +64,7 @@ struct CoordinatorOptions {
   // "": checkpoints must lie in the checkpoint_root of the worker that commits them.
   std::string checkpoint_root;
   int32_t live_jobs_max = 10000;
-  // Timers and planning run on a thread of the coordinator. Tests turn it off and call Tick.
+  // Timers and planning run on threads of the coordinator. Tests turn it off and call Tick.
   bool run_ticker = true;
 };
 
@@ -90,11 +90,10 @@ class Coordinator {
   // User plane.
   absl::StatusOr<v1::Job> CreateJob(const v1::CreateJobRequest& request, const CallContext& call);
   absl::StatusOr<v1::JobPlan> PlanJob(const v1::PlanJobRequest& request);
-  absl::StatusOr<v1::Job> GetJob(const std::string& name, const CallContext& call);
+  absl::StatusOr<v1::Job> GetJob(const std::string& name);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const v1::CancelJobRequest& request, const CallContext& call);
-  absl::StatusOr<v1::ListJobEventsResponse> ListJobEvents(const v1::ListJobEventsRequest& request,
-                                                          const CallContext& call);
+  absl::StatusOr<v1::ListJobEventsResponse> ListJobEvents(const v1::ListJobEventsRequest& request);
 
   // One watcher. Made by StartWatch; NextWatch fills `out` with what there is, waiting when there is nothing.
   struct Watch {
@@ -107,7 +106,7 @@ class Coordinator {
     std::map<std::string, std::string> told;  // uid -> digest of the live picture last sent
     std::chrono::steady_clock::time_point last_sent;
   };
-  absl::StatusOr<Watch> StartWatch(const v1::WatchJobsRequest& request, const CallContext& call);
+  absl::StatusOr<Watch> StartWatch(const v1::WatchJobsRequest& request);
   absl::Status NextWatch(Watch& watch, const CallContext& call, std::vector<v1::WatchJobsResponse>& out);
 
   // Fleet.
@@ -125,23 +124,21 @@ class Coordinator {
   absl::Status PushTelemetry(const v1::TelemetryBatch& batch);
 
   // Checkpoints.
-  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const v1::ListCheckpointsRequest& request,
-                                                              const CallContext& call);
-  absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name, const CallContext& call);
+  absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const v1::ListCheckpointsRequest& request);
+  absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);
 
   // The record of a job, durable; NOT_FOUND. For streams of logs and metrics.
-  absl::StatusOr<JobPtr> FindJob(const std::string& name, const CallContext& call);
+  absl::StatusOr<JobPtr> FindJob(const std::string& name);
   // The job is terminal and its telemetry has had time to arrive.
   bool IsDrained(const Job& job);
-  absl::StatusOr<v1::QueryMetricsResponse> QueryMetrics(const v1::QueryMetricsRequest& request,
-                                                        const CallContext& call);
+  absl::StatusOr<v1::QueryMetricsResponse> QueryMetrics(const v1::QueryMetricsRequest& request);
   Telemetry& telemetry() { return telemetry_; }
   bool draining();
 
   // Leases, timeouts, retries, scheduling, planning, probing of a degraded store.
   void Tick();
 
-  // Table invariants and capacity; for tests.
+  // Those of the table, and that every job has its live picture; for tests.
   absl::Status CheckInvariants();
 
  private:
@@ -169,6 +166,7 @@ class Coordinator {
               Planner planner, SpecChecker checker);
   absl::Status Load() ABSL_LOCKS_EXCLUDED(mu_);
   void TickerLoop();
+  void PlannerLoop();
 
   // --- changes ---
   // Applies and queues; the record after it, durable later. kFailedPrecondition when the state forbids it.
@@ -183,6 +181,7 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // --- timers and scheduling ---
+  void RunDue() ABSL_LOCKS_EXCLUDED(mu_);
   void ExpireLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunSchedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -191,8 +190,12 @@ class Coordinator {
 
   // --- user plane ---
   v1::Job View(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The freshest durable picture of a job whose durable record is `job`.
+  v1::Job ViewAfter(const JobPtr& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // The earlier job of the same request, null when there is none, REQUEST_ID_REUSED for another payload.
   absl::StatusOr<JobPtr> FindReplay(const RequestRow& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The last record of the job of `latest` that is durable; null when its creation is not.
+  JobPtr DurableRecord(const JobPtr& latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobPtr> FindRecord(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<v1::JobPlan> PlanFor(const v1::JobSpec& spec,
                                       std::map<std::string, std::shared_ptr<const v1::JobPlan>>* plans);
@@ -245,6 +248,7 @@ class Coordinator {
   bool schedule_needed_ ABSL_GUARDED_BY(mu_) = true;
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   Thread ticker_;
+  Thread plan_maker_;  // a plan may take seconds, which no lease should wait for
 };
 
 // The class of workers that share plans.

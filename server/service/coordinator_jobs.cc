@@ -29,8 +29,6 @@ constexpr size_t kWatchBatch = 100;
 constexpr auto kBookmarkEvery = std::chrono::seconds(10);
 constexpr auto kLiveEvery = std::chrono::milliseconds(500);
 constexpr int64_t kPointsMax = 60000;  // of one answer
-// A budget that is left to the machine, while there is no machine to ask.
-constexpr int64_t kAnyBudget = int64_t{1} << 50;
 
 template <typename Message>
 std::string Deterministic(const Message& message) {
@@ -77,6 +75,18 @@ std::string IdFromName(const std::string& name) {
   return id.empty() ? "job" : id;
 }
 
+// What the planner refuses is wrong with the job; its messages begin with the field's path.
+absl::Status PlannerError(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kUnavailable)
+    return status;
+  const absl::string_view message = status.message();
+  const size_t colon = message.find(": ");
+  const bool path =
+      colon != absl::string_view::npos && message.substr(0, colon).find(' ') == absl::string_view::npos;
+  return InvalidSpec({{path ? std::string(message.substr(0, colon)) : "spec",
+                       std::string(path ? message.substr(colon + 2) : message)}});
+}
+
 absl::Status Unsatisfiable(const v1::JobPlan& plan) {
   std::string message = "the job does not fit";
   ErrorMetadata metadata;
@@ -95,25 +105,6 @@ absl::Status Unsatisfiable(const v1::JobPlan& plan) {
     metadata["remedy" + suffix] = shortfall.remedy();
   }
   return MakeError(absl::StatusCode::kFailedPrecondition, "UNSATISFIABLE", message, metadata);
-}
-
-// A plan may say that it fits and still ask for more than there is; then it does not fit.
-void CompareWithCapacity(v1::JobPlan& plan, const Resources& total) {
-  const Resources wanted = FromProto(plan.resources());
-  if (!plan.fits() || wanted.FitsIn(total)) return;
-  plan.set_fits(false);
-  const auto add = [&plan](const char* resource, int64_t requested, int64_t there) {
-    if (requested <= there) return;
-    v1::Shortfall* shortfall = plan.add_shortfalls();
-    shortfall->set_resource(resource);
-    shortfall->set_requested(requested);
-    shortfall->set_free(there);
-    shortfall->set_total(there);
-    shortfall->set_remedy(absl::StrCat("lower memory.", resource, " or add a worker that has as much"));
-  };
-  add("device", wanted.device_bytes, total.device_bytes);
-  add("host", wanted.host_bytes, total.host_bytes);
-  add("nvme", wanted.nvme_bytes, total.nvme_bytes);
 }
 
 v1::JobEvent EventToProto(const EventRow& row) {
@@ -152,6 +143,19 @@ v1::Job Coordinator::View(const Job& job) {
   return view;
 }
 
+JobPtr Coordinator::DurableRecord(const JobPtr& latest) {
+  for (const Pending& pending : pending_) {
+    if (pending.uid == latest->uid) return pending.before;
+  }
+  return latest;
+}
+
+v1::Job Coordinator::ViewAfter(const JobPtr& job) {
+  const JobPtr latest = table_.Find(job->uid);
+  const JobPtr durable = latest == nullptr ? nullptr : DurableRecord(latest);
+  return View(durable == nullptr ? *job : *durable);
+}
+
 absl::StatusOr<JobPtr> Coordinator::FindRecord(const std::string& uid) {
   if (JobPtr job = table_.Find(uid); job != nullptr) return job;
   return store_.FindByUid(uid);
@@ -187,11 +191,10 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
       if (there) classes.emplace(CapacityClass(worker.total), worker.total);
     }
   }
-  const bool no_worker = classes.empty();
-  if (no_worker) {
-    const auto budget = [](int64_t asked) { return asked > 0 ? asked : kAnyBudget; };
-    classes.emplace("", Resources{budget(spec.memory().device()), budget(spec.memory().host()),
-                                  budget(spec.memory().nvme())});
+  if (classes.empty()) {
+    absl::StatusOr<v1::JobPlan> plan = planner_(spec, v1::ResourceRequest());
+    if (!plan.ok()) return PlannerError(plan.status());
+    return plan;
   }
   // The largest first: it is the most likely to fit, and its shortfalls are the ones that matter.
   std::vector<std::pair<std::string, Resources>> order(classes.begin(), classes.end());
@@ -201,11 +204,12 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
   });
   std::optional<v1::JobPlan> first;
   for (size_t i = 0; i < std::min(order.size(), kCapacityClassesTried); ++i) {
-    STRATA_ASSIGN_OR_RETURN(v1::JobPlan plan, planner_(spec, ToProto(order[i].second)));
-    CompareWithCapacity(plan, order[i].second);
-    if (!no_worker && plans != nullptr) (*plans)[order[i].first] = std::make_shared<const v1::JobPlan>(plan);
-    if (plan.fits()) return plan;
-    if (!first) first = std::move(plan);
+    absl::StatusOr<v1::JobPlan> plan = planner_(spec, ToProto(order[i].second));
+    if (!plan.ok()) return PlannerError(plan.status());
+    RefuseBeyondCapacity(*plan, order[i].second);
+    if (plans != nullptr) (*plans)[order[i].first] = std::make_shared<const v1::JobPlan>(*plan);
+    if (plan->fits()) return plan;
+    if (!first) first = *std::move(plan);
   }
   return *first;
 }
@@ -255,8 +259,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
     STRATA_RETURN_IF_ERROR(job.status());
     if (*job == nullptr) return std::nullopt;
     STRATA_RETURN_IF_ERROR(WaitDurable((*job)->revision, epoch_, call));
-    const JobPtr now = table_.Find((*job)->uid);
-    return View(now == nullptr ? **job : *now);
+    return ViewAfter(*job);
   };
   {
     MutexLock lock(mu_);
@@ -307,8 +310,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   live_[uid].plans = std::move(plans);
   RunSchedule();
   STRATA_RETURN_IF_ERROR(WaitDurable(revision_, epoch, call));
-  const JobPtr now = table_.Find(uid);
-  return View(now == nullptr ? *created : *now);
+  return ViewAfter(created);
 }
 
 absl::StatusOr<v1::JobPlan> Coordinator::PlanJob(const v1::PlanJobRequest& request) {
@@ -320,22 +322,23 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanJob(const v1::PlanJobRequest& reque
   return PlanFor(spec, nullptr);
 }
 
-absl::StatusOr<JobPtr> Coordinator::FindJob(const std::string& raw_name, const CallContext& call) {
+absl::StatusOr<JobPtr> Coordinator::FindJob(const std::string& raw_name) {
   STRATA_ASSIGN_OR_RETURN(const std::string name, ParseJobName(raw_name));
-  // A record that was undone while we waited for it is looked up again.
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  {
     MutexLock lock(mu_);
-    const JobPtr job = table_.FindByName(name);
-    if (job == nullptr) break;
-    if (WaitDurable(job->revision, epoch_, call).ok()) return job;
+    if (const JobPtr latest = table_.FindByName(name); latest != nullptr) {
+      JobPtr job = DurableRecord(latest);
+      if (job == nullptr) return NotFound("job", name);
+      return job;
+    }
   }
   STRATA_ASSIGN_OR_RETURN(JobPtr job, store_.FindByName(name));
   if (job == nullptr) return NotFound("job", name);
   return job;
 }
 
-absl::StatusOr<v1::Job> Coordinator::GetJob(const std::string& name, const CallContext& call) {
-  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(name, call));
+absl::StatusOr<v1::Job> Coordinator::GetJob(const std::string& name) {
+  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(name));
   MutexLock lock(mu_);
   return View(*job);
 }
@@ -406,17 +409,15 @@ absl::StatusOr<v1::Job> Coordinator::CancelJob(const v1::CancelJobRequest& reque
         job,
         Transact(job->uid, "user", CancelRequested{TruncateUtf8(request.reason(), 500)}, std::move(replay)));
   }
-  const std::string uid = job->uid;
   STRATA_RETURN_IF_ERROR(WaitDurable(job->revision, epoch_, call));
-  const JobPtr now = table_.Find(uid);
-  return View(now == nullptr ? *job : *now);
+  return ViewAfter(job);
 }
 
-absl::StatusOr<v1::ListJobEventsResponse> Coordinator::ListJobEvents(const v1::ListJobEventsRequest& request,
-                                                                     const CallContext& call) {
+absl::StatusOr<v1::ListJobEventsResponse> Coordinator::ListJobEvents(
+    const v1::ListJobEventsRequest& request) {
   STRATA_ASSIGN_OR_RETURN(const int32_t page_size,
                           PageSize(request.page_size(), kEventsPageMax, kEventsPageMax));
-  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name(), call));
+  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name()));
   const std::string list = absl::StrCat("events ", job->uid);
   STRATA_ASSIGN_OR_RETURN(const int64_t after, ParsePageToken(list, request.page_token(), 0));
   STRATA_ASSIGN_OR_RETURN(const std::vector<EventRow> rows,
@@ -438,12 +439,11 @@ absl::StatusOr<v1::ListJobEventsResponse> Coordinator::ListJobEvents(const v1::L
 
 // --- watch ---
 
-absl::StatusOr<Coordinator::Watch> Coordinator::StartWatch(const v1::WatchJobsRequest& request,
-                                                           const CallContext& call) {
+absl::StatusOr<Coordinator::Watch> Coordinator::StartWatch(const v1::WatchJobsRequest& request) {
   Watch watch;
   watch.last_sent = std::chrono::steady_clock::now();
   if (!request.name().empty()) {
-    STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name(), call));
+    STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name()));
     watch.name = job->name;
     watch.parent = ParentOf(job->name);
   } else {
@@ -482,7 +482,7 @@ absl::Status Coordinator::NextWatch(Watch& watch, const CallContext& call,
     // here has nothing to resume from.
     std::vector<JobPtr> page;
     if (!watch.name.empty()) {
-      STRATA_ASSIGN_OR_RETURN(page.emplace_back(), FindJob(watch.name, call));
+      STRATA_ASSIGN_OR_RETURN(page.emplace_back(), FindJob(watch.name));
     } else {
       JobQuery query{watch.parent, JobState::kNone, watch.snapshot_cursor, static_cast<int32_t>(kWatchBatch)};
       STRATA_ASSIGN_OR_RETURN(page, store_.ListJobs(query));
@@ -545,9 +545,9 @@ absl::Status Coordinator::NextWatch(Watch& watch, const CallContext& call,
 // --- checkpoints, metrics ---
 
 absl::StatusOr<v1::ListCheckpointsResponse> Coordinator::ListCheckpoints(
-    const v1::ListCheckpointsRequest& request, const CallContext& call) {
+    const v1::ListCheckpointsRequest& request) {
   STRATA_ASSIGN_OR_RETURN(const int32_t page_size, PageSize(request.page_size(), 100, 1000));
-  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.parent(), call));
+  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.parent()));
   const std::string list = absl::StrCat("checkpoints ", job->uid);
   STRATA_ASSIGN_OR_RETURN(const int64_t before, ParsePageToken(list, request.page_token(), INT64_MAX));
   v1::ListCheckpointsResponse response;
@@ -565,22 +565,21 @@ absl::StatusOr<v1::ListCheckpointsResponse> Coordinator::ListCheckpoints(
   return response;
 }
 
-absl::StatusOr<v1::Checkpoint> Coordinator::GetCheckpoint(const std::string& name, const CallContext& call) {
+absl::StatusOr<v1::Checkpoint> Coordinator::GetCheckpoint(const std::string& name) {
   STRATA_ASSIGN_OR_RETURN(const CheckpointName parsed, ParseCheckpointName(name));
-  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(parsed.job, call));
+  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(parsed.job));
   for (const auto& checkpoint : job->checkpoints) {
     if (checkpoint->step() == parsed.step) return *checkpoint;
   }
   return NotFound("checkpoint", name);
 }
 
-absl::StatusOr<v1::QueryMetricsResponse> Coordinator::QueryMetrics(const v1::QueryMetricsRequest& request,
-                                                                   const CallContext& call) {
+absl::StatusOr<v1::QueryMetricsResponse> Coordinator::QueryMetrics(const v1::QueryMetricsRequest& request) {
   if (request.max_points() < 0) return InvalidField("max_points", "must be 0 to 10000");
   if (request.min_step() < 0 || request.max_step() < 0)
     return InvalidField("min_step", "steps are not negative");
   if (request.series_size() > 256) return InvalidField("series", "must be at most 256 names");
-  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name(), call));
+  STRATA_ASSIGN_OR_RETURN(const JobPtr job, FindJob(request.name()));
   MetricQuery query;
   query.series.assign(request.series().begin(), request.series().end());
   query.min_step = request.min_step();

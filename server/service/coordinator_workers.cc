@@ -24,9 +24,10 @@ constexpr size_t kPathMax = 4000;
 constexpr size_t kLogTailMax = 16 << 10;
 constexpr size_t kMessageMax = 2000;
 constexpr int kResumeMax = 3;
-constexpr auto kHoldMax = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kHoldMax{10'000};
 // While tasks run a worker is answered at least this often: it may have something new to say.
-constexpr auto kBusyHoldMax = std::chrono::seconds(1);
+constexpr std::chrono::milliseconds kBusyHoldMax{1000};
+constexpr std::chrono::milliseconds kUnseenHoldMax{300};
 constexpr auto kWriteWait = std::chrono::seconds(1);
 constexpr int kMetricsOfRowMax = 256;
 
@@ -78,6 +79,17 @@ bool IsPlainRelative(absl::string_view path) {
     if (part.empty() || part == "." || part == "..") return false;
   }
   return true;
+}
+
+// What the planner was given, by tier: with it the trainer's planner makes the same plan.
+v1::ResourceRequest BudgetOf(const v1::JobPlan& plan) {
+  v1::ResourceRequest budget;
+  for (const v1::TierRow& row : plan.tiers()) {
+    if (row.tier() == "device") budget.set_device_bytes(row.budget_bytes());
+    if (row.tier() == "host") budget.set_host_bytes(row.budget_bytes());
+    if (row.tier() == "nvme") budget.set_nvme_bytes(row.budget_bytes());
+  }
+  return budget;
 }
 
 std::string WithoutTrailingSlash(std::string path) {
@@ -274,6 +286,7 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
     }
     *task.mutable_spec() = job->spec;
     *task.mutable_grant() = ToProto(job->grant);
+    if (job->plan) *task.mutable_budget() = BudgetOf(*job->plan);
     if (reported.count(RefOf(uid, job->attempt)) == 0) {
       for (int i = 0; i < std::min<int>(kResumeMax, job->checkpoints.size()); ++i) {
         *task.add_resume() = *job->checkpoints[i];
@@ -311,11 +324,12 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   if (worker == nullptr) return unknown;
 
   worker->last_sync_nanos = clock_.MonotonicNanos();
-  if (request.has_capacity() &&
-      request.capacity().SerializeAsString() != worker->capacity.SerializeAsString()) {
+  if (request.has_capacity()) {
+    // Free bytes change all the time; only what jobs may take matters to the scheduler.
     worker->capacity = request.capacity();
-    worker->total = TotalOf(request.capacity());
-    schedule_needed_ = true;
+    const Resources total = TotalOf(request.capacity());
+    if (!(total == worker->total)) schedule_needed_ = true;
+    worker->total = total;
   }
   EndUnreported(*worker, request.incarnation(), request.tasks());
   ApplyReports(*worker, request.tasks());
@@ -331,7 +345,7 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   const auto lease = std::chrono::nanoseconds(absl::ToInt64Nanoseconds(options_.lease_ttl));
   const auto asked = std::chrono::seconds(std::clamp<int64_t>(request.max_wait().seconds(), 0, 3600)) +
                      std::chrono::nanoseconds(std::clamp(request.max_wait().nanos(), 0, 999'999'999));
-  const auto hold = std::min<std::chrono::nanoseconds>({asked, lease / 3, kHoldMax});
+  const auto hold = std::min<std::chrono::nanoseconds>(asked, lease / 3);
   while (true) {
     worker = known();
     if (worker == nullptr) return unknown;
@@ -339,10 +353,20 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
     v1::SyncResponse response = Desired(*worker, request, &digest);
     Session& session = sessions_[worker->id];
     const auto waited = std::chrono::steady_clock::now() - arrived;
-    const auto limit =
-        response.desired_size() > 0 ? std::min<std::chrono::nanoseconds>(hold, kBusyHoldMax) : hold;
+    // An answer may be lost on its way (the worker cancels a held Sync when it has news): what it was told
+    // and does not mention is soon told again.
+    const bool unseen =
+        std::any_of(response.desired().begin(), response.desired().end(), [&](const v1::DesiredTask& task) {
+          return std::none_of(
+              request.tasks().begin(), request.tasks().end(), [&](const v1::TaskReport& report) {
+                return report.job_uid() == task.job_uid() && report.attempt() == task.attempt();
+              });
+        });
+    const auto hold_max = unseen ? kUnseenHoldMax : response.desired_size() > 0 ? kBusyHoldMax : kHoldMax;
+    const auto limit = std::min<std::chrono::nanoseconds>(hold, hold_max);
     const bool news = digest != session.told || response.forget_size() > 0;
-    if (news || waited >= limit || draining_ || call.cancelled()) {
+    if (call.cancelled()) return absl::CancelledError("the worker has withdrawn its Sync");
+    if (news || waited >= limit || draining_) {
       session.told = digest;
       session.wants.clear();
       for (const v1::DesiredTask& task : response.desired()) {
@@ -444,8 +468,11 @@ absl::Status Coordinator::PushTelemetry(const v1::TelemetryBatch& batch) {
   std::map<std::string, JobPtr> jobs;
   const auto find = [&](const std::string& uid) -> absl::StatusOr<JobPtr> {
     if (const auto found = jobs.find(uid); found != jobs.end()) return found->second;
-    MutexLock lock(mu_);
-    JobPtr job = table_.Find(uid);
+    JobPtr job;
+    {
+      MutexLock lock(mu_);
+      job = table_.Find(uid);
+    }
     if (job == nullptr && uid.size() <= 64) {
       STRATA_ASSIGN_OR_RETURN(job, store_.FindByUid(uid));
     }

@@ -120,6 +120,24 @@ Resources TotalOf(const v1::Capacity& capacity) {
   return total;
 }
 
+void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total) {
+  const Resources wanted = FromProto(plan.resources());
+  if (!plan.fits() || wanted.FitsIn(total)) return;
+  plan.set_fits(false);
+  const auto add = [&plan](const char* resource, int64_t requested, int64_t there) {
+    if (requested <= there) return;
+    v1::Shortfall* shortfall = plan.add_shortfalls();
+    shortfall->set_resource(resource);
+    shortfall->set_requested(requested);
+    shortfall->set_free(there);
+    shortfall->set_total(there);
+    shortfall->set_remedy(absl::StrCat("lower memory.", resource, " or add a worker that has as much"));
+  };
+  add("device", wanted.device_bytes, total.device_bytes);
+  add("host", wanted.host_bytes, total.host_bytes);
+  add("nvme", wanted.nvme_bytes, total.nvme_bytes);
+}
+
 Resources FromProto(const v1::ResourceRequest& request) {
   return {Clamp(request.device_bytes()), Clamp(request.host_bytes()), Clamp(request.nvme_bytes())};
 }

@@ -66,6 +66,9 @@ ScheduleResult Schedule(const JobTable& jobs, const std::map<std::string, Worker
 // The largest capacity any accounting here accepts, per resource.
 inline constexpr int64_t kResourceMax = int64_t{1} << 60;
 Resources TotalOf(const v1::Capacity& capacity);
+// A plan may say that it fits and still ask for more than there is; then it does not fit, and says what is
+// missing.
+void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total);
 Resources FromProto(const v1::ResourceRequest& request);
 v1::ResourceRequest ToProto(const Resources& resources);
 

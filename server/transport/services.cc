@@ -30,9 +30,7 @@ class LogFollower {
     STRATA_RETURN_IF_ERROR(Check());
     while (true) {
       const int64_t generation = coordinator_.telemetry().Generation();
-      CallContext fresh = call_;  // a stream lives longer than the deadline of one look-up
-      fresh.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-      STRATA_ASSIGN_OR_RETURN(const JobPtr job, coordinator_.FindJob(request_.name(), fresh));
+      STRATA_ASSIGN_OR_RETURN(const JobPtr job, coordinator_.FindJob(request_.name()));
       // Asked before reading: what arrived until then is sent.
       const bool last = !request_.follow() || coordinator_.IsDrained(*job);
       STRATA_RETURN_IF_ERROR(SendNew(*job));
@@ -129,9 +127,7 @@ absl::Status FollowMetrics(Coordinator& coordinator, const v1::StreamMetricsRequ
   int64_t sequence = request.after_sequence();
   while (true) {
     const int64_t generation = coordinator.telemetry().Generation();
-    CallContext fresh = call;
-    fresh.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    STRATA_ASSIGN_OR_RETURN(const JobPtr job, coordinator.FindJob(request.name(), fresh));
+    STRATA_ASSIGN_OR_RETURN(const JobPtr job, coordinator.FindJob(request.name()));
     const bool last = coordinator.IsDrained(*job);
     while (true) {
       STRATA_ASSIGN_OR_RETURN(std::vector<SequencedRow> rows,
@@ -175,9 +171,8 @@ grpc::Status JobServiceImpl::PlanJob(grpc::ServerContext* context, const v1::Pla
 
 grpc::Status JobServiceImpl::GetJob(grpc::ServerContext* context, const v1::GetJobRequest* request,
                                     v1::Job* job) {
-  return RunUnary(transport_, context, "GetJob", job, [&](const CallContext& call) {
-    return transport_.coordinator.GetJob(request->name(), call);
-  });
+  return RunUnary(transport_, context, "GetJob", job,
+                  [&](const CallContext& call) { return transport_.coordinator.GetJob(request->name()); });
 }
 
 grpc::Status JobServiceImpl::ListJobs(grpc::ServerContext* context, const v1::ListJobsRequest* request,
@@ -195,9 +190,8 @@ grpc::Status JobServiceImpl::CancelJob(grpc::ServerContext* context, const v1::C
 grpc::Status JobServiceImpl::ListJobEvents(grpc::ServerContext* context,
                                            const v1::ListJobEventsRequest* request,
                                            v1::ListJobEventsResponse* response) {
-  return RunUnary(transport_, context, "ListJobEvents", response, [&](const CallContext& call) {
-    return transport_.coordinator.ListJobEvents(*request, call);
-  });
+  return RunUnary(transport_, context, "ListJobEvents", response,
+                  [&](const CallContext& call) { return transport_.coordinator.ListJobEvents(*request); });
 }
 
 grpc::Status JobServiceImpl::WatchJobs(grpc::ServerContext* context, const v1::WatchJobsRequest* request,
@@ -205,12 +199,10 @@ grpc::Status JobServiceImpl::WatchJobs(grpc::ServerContext* context, const v1::W
   return RunStream(transport_, context, "WatchJobs", false,
                    [&](const CallContext& call, StreamRegistry::Ticket& ticket) -> absl::Status {
                      STRATA_ASSIGN_OR_RETURN(Coordinator::Watch watch,
-                                             transport_.coordinator.StartWatch(*request, call));
+                                             transport_.coordinator.StartWatch(*request));
                      while (true) {
-                       CallContext fresh = call;
-                       fresh.deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
                        std::vector<v1::WatchJobsResponse> batch;
-                       STRATA_RETURN_IF_ERROR(transport_.coordinator.NextWatch(watch, fresh, batch));
+                       STRATA_RETURN_IF_ERROR(transport_.coordinator.NextWatch(watch, call, batch));
                        for (const v1::WatchJobsResponse& response : batch) {
                          if (!ticket.Write(*writer, response)) return Gone();
                        }
@@ -231,9 +223,8 @@ grpc::Status LogServiceImpl::ReadLogs(grpc::ServerContext* context, const v1::Re
 grpc::Status MetricServiceImpl::QueryMetrics(grpc::ServerContext* context,
                                              const v1::QueryMetricsRequest* request,
                                              v1::QueryMetricsResponse* response) {
-  return RunUnary(transport_, context, "QueryMetrics", response, [&](const CallContext& call) {
-    return transport_.coordinator.QueryMetrics(*request, call);
-  });
+  return RunUnary(transport_, context, "QueryMetrics", response,
+                  [&](const CallContext& call) { return transport_.coordinator.QueryMetrics(*request); });
 }
 
 grpc::Status MetricServiceImpl::StreamMetrics(grpc::ServerContext* context,
@@ -248,16 +239,15 @@ grpc::Status MetricServiceImpl::StreamMetrics(grpc::ServerContext* context,
 grpc::Status CheckpointServiceImpl::ListCheckpoints(grpc::ServerContext* context,
                                                     const v1::ListCheckpointsRequest* request,
                                                     v1::ListCheckpointsResponse* response) {
-  return RunUnary(transport_, context, "ListCheckpoints", response, [&](const CallContext& call) {
-    return transport_.coordinator.ListCheckpoints(*request, call);
-  });
+  return RunUnary(transport_, context, "ListCheckpoints", response,
+                  [&](const CallContext& call) { return transport_.coordinator.ListCheckpoints(*request); });
 }
 
 grpc::Status CheckpointServiceImpl::GetCheckpoint(grpc::ServerContext* context,
                                                   const v1::GetCheckpointRequest* request,
                                                   v1::Checkpoint* checkpoint) {
   return RunUnary(transport_, context, "GetCheckpoint", checkpoint, [&](const CallContext& call) {
-    return transport_.coordinator.GetCheckpoint(request->name(), call);
+    return transport_.coordinator.GetCheckpoint(request->name());
   });
 }
 
@@ -267,7 +257,7 @@ grpc::Status CheckpointServiceImpl::ReadCheckpointFile(grpc::ServerContext* cont
   return RunStream(transport_, context, "ReadCheckpointFile", false,
                    [&](const CallContext& call, StreamRegistry::Ticket& ticket) -> absl::Status {
                      STRATA_ASSIGN_OR_RETURN(const v1::Checkpoint checkpoint,
-                                             transport_.coordinator.GetCheckpoint(request->name(), call));
+                                             transport_.coordinator.GetCheckpoint(request->name()));
                      STRATA_ASSIGN_OR_RETURN(
                          CheckpointReader reader,
                          CheckpointReader::Open(checkpoint, request->path(), request->offset()));

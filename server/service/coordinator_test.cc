@@ -1,0 +1,633 @@
+// The coordinator with a fake clock, a store that can be told to fail, and workers played by the test.
+#include "server/service/coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/fd.h"
+#include "server/service/budget_planner.h"
+#include "server/store/memory_state_store.h"
+
+namespace strata::server {
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+v1::JobSpec Spec(int64_t device = 10 * kMiB) {
+  v1::JobSpec spec;
+  spec.set_name("Test job");
+  spec.mutable_training()->set_steps(100);
+  spec.mutable_training()->set_global_batch(4);
+  spec.mutable_data()->set_seq_len(8);
+  spec.mutable_memory()->set_device(device);
+  spec.mutable_memory()->set_host(10 * kMiB);
+  spec.mutable_memory()->set_nvme(10 * kMiB);
+  spec.mutable_scheduling()->set_max_failures(3);
+  spec.mutable_scheduling()->set_priority(50);
+  spec.mutable_checkpoint()->set_keep_last(2);
+  return spec;
+}
+
+v1::Capacity CapacityOf(int64_t mib) {
+  v1::Capacity capacity;
+  capacity.set_device_bytes(mib * kMiB);
+  capacity.set_host_bytes(mib * kMiB);
+  capacity.add_nvme()->set_bytes(mib * kMiB);
+  return capacity;
+}
+
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  CoordinatorTest() {
+    static std::atomic<int> counter = 0;
+    const std::string folder = absl::StrCat(::testing::TempDir(), "/coordinator", getpid(), ".", ++counter);
+    telemetry_ = *Telemetry::Open(folder, 4 * kMiB);
+    Start();
+  }
+  ~CoordinatorTest() override {
+    coordinator_.reset();
+    EXPECT_TRUE(telemetry_ != nullptr);
+  }
+
+  void Start() {
+    coordinator_.reset();
+    CoordinatorOptions options;
+    options.run_ticker = false;
+    options.checkpoint_root = "/ckpt";
+    coordinator_ =
+        *Coordinator::Create(options, clock_, store_, *telemetry_, PlanByBudget, [](v1::JobSpec& spec) {
+          std::vector<SpecProblem> problems;
+          if (spec.training().steps() <= 0) problems.push_back({"training.steps", "must be above 0"});
+          return problems;
+        });
+  }
+
+  absl::StatusOr<v1::Job> Create(const std::string& id, v1::JobSpec spec = Spec(),
+                                 const std::string& request_id = "") {
+    v1::CreateJobRequest request;
+    request.set_job_id(id);
+    request.set_request_id(request_id);
+    *request.mutable_spec() = std::move(spec);
+    return coordinator_->CreateJob(request, CallContext());
+  }
+  v1::Job Get(const std::string& id) { return *coordinator_->GetJob(id); }
+  v1::Job::State StateOf(const std::string& id) { return Get(id).status().state(); }
+
+  absl::StatusOr<v1::RegisterResponse> Register(const std::string& id, int64_t incarnation, int64_t mib = 100,
+                                                const std::vector<v1::TaskReport>& running = {}) {
+    v1::RegisterRequest request;
+    request.set_worker_id(id);
+    request.set_incarnation(incarnation);
+    *request.mutable_capacity() = CapacityOf(mib);
+    request.set_checkpoint_root("/ckpt");
+    for (const v1::TaskReport& report : running) *request.add_running() = report;
+    return coordinator_->Register(request, CallContext());
+  }
+  v1::SyncResponse Sync(const std::string& id, int64_t incarnation,
+                        const std::vector<v1::TaskReport>& tasks = {}) {
+    v1::SyncRequest request;
+    request.set_worker(id);
+    request.set_incarnation(incarnation);
+    for (const v1::TaskReport& report : tasks) *request.add_tasks() = report;
+    return *coordinator_->Sync(request, CallContext());
+  }
+  static v1::TaskReport Report(const v1::Job& job, const std::string& phase, int64_t step = 0) {
+    v1::TaskReport report;
+    report.set_job_uid(job.uid());
+    report.set_attempt(job.status().attempt());
+    report.set_phase(phase);
+    report.set_step(step);
+    report.set_tokens_per_second(320);
+    return report;
+  }
+  static v1::TaskReport Stopped(const v1::Job& job) {
+    v1::TaskReport report = Report(job, "STOPPED");
+    report.set_processes_gone(true);
+    report.set_scratch_removed(true);
+    return report;
+  }
+  static v1::TaskReport Finished(const v1::Job& job) {
+    v1::TaskReport report = Stopped(job);
+    report.set_finished(true);
+    report.mutable_result()->set_train_loss(2.5);
+    return report;
+  }
+  absl::StatusOr<v1::Checkpoint> Commit(const v1::Job& job, int64_t step, const std::string& digest = "d") {
+    v1::CommitCheckpointRequest request;
+    request.set_job_uid(job.uid());
+    request.set_attempt(job.status().attempt());
+    request.set_step(step);
+    request.set_path(absl::StrCat("/ckpt/", job.uid(), "/", step));
+    request.set_digest(digest);
+    request.add_files()->set_path("weights.bin");
+    return coordinator_->CommitCheckpoint(request, CallContext());
+  }
+  void Advance(absl::Duration by) {
+    clock_.Advance(by);
+    coordinator_->Tick();
+  }
+
+  FakeClock clock_;
+  MemoryStateStore store_;
+  std::unique_ptr<Telemetry> telemetry_;
+  std::unique_ptr<Coordinator> coordinator_;
+};
+
+TEST_F(CoordinatorTest, AJobRunsFromSubmitToSuccess) {
+  const v1::Job created = *Create("a");
+  EXPECT_EQ(created.status().state(), v1::Job::QUEUED);
+  EXPECT_EQ(created.status().waiting().code(), "NO_WORKERS");
+  ASSERT_TRUE(Register("w1", 1).ok());
+  coordinator_->Tick();
+  v1::SyncResponse sync = Sync("w1", 1);
+  ASSERT_EQ(sync.desired_size(), 1);
+  EXPECT_EQ(sync.desired(0).want(), v1::DesiredTask::RUN);
+  EXPECT_EQ(sync.desired(0).attempt(), 1);
+  EXPECT_EQ(sync.desired(0).grant().device_bytes(), 10 * kMiB);
+  EXPECT_EQ(sync.desired(0).budget().host_bytes(), 10 * kMiB);
+  EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
+  Sync("w1", 1, {Report(Get("a"), "LOADING")});
+  EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
+  Sync("w1", 1, {Report(Get("a"), "STEPPING", 10)});
+  const v1::Job running = Get("a");
+  EXPECT_EQ(running.status().state(), v1::Job::RUNNING);
+  EXPECT_EQ(running.status().progress().step(), 10);
+  EXPECT_EQ(running.status().progress().eta().seconds(), 9) << "90 steps of 32 tokens at 320 tokens/s";
+  const v1::Worker worker = coordinator_->ListWorkers({})->workers(0);
+  EXPECT_EQ(worker.allocated().device_bytes(), 10 * kMiB);
+  EXPECT_EQ(worker.jobs(0), running.name());
+  sync = Sync("w1", 1, {Finished(running)});
+  EXPECT_EQ(sync.desired_size(), 0);
+  ASSERT_EQ(sync.forget_size(), 1);
+  EXPECT_EQ(sync.forget(0).job_uid(), running.uid());
+  const v1::Job done = Get("a");
+  EXPECT_EQ(done.status().state(), v1::Job::SUCCEEDED);
+  EXPECT_EQ(done.status().result().train_loss(), 2.5);
+  EXPECT_EQ(coordinator_->ListWorkers({})->workers(0).allocated().device_bytes(), 0);
+  const v1::ListJobEventsResponse events = [&] {
+    v1::ListJobEventsRequest request;
+    request.set_name("a");
+    return *coordinator_->ListJobEvents(request);
+  }();
+  ASSERT_EQ(events.events_size(), 4);
+  EXPECT_EQ(events.events(0).to(), v1::Job::QUEUED);
+  EXPECT_EQ(events.events(3).to(), v1::Job::SUCCEEDED);
+  EXPECT_TRUE(coordinator_->CheckInvariants().ok());
+}
+
+TEST_F(CoordinatorTest, TheSameRequestAgainReturnsTheSameJobAndAnotherPayloadIsRefused) {
+  const v1::Job first = *Create("", Spec(), "r1");
+  EXPECT_EQ(Create("", Spec(), "r1")->name(), first.name());
+  const absl::Status reused = Create("", Spec(5 * kMiB), "r1").status();
+  EXPECT_EQ(ReasonOf(reused), "REQUEST_ID_REUSED");
+  EXPECT_EQ(reused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(reused.message().find("memory.device"), std::string::npos) << reused;
+  Start();
+  EXPECT_EQ(Create("", Spec(), "r1")->name(), first.name()) << "also after a restart";
+  EXPECT_EQ(ReasonOf(Create("x").status()), "");
+  EXPECT_EQ(ReasonOf(Create("x").status()), "JOB_ID_TAKEN");
+}
+
+TEST_F(CoordinatorTest, AJobThatFitsNowhereIsRefusedWithNumbersAndNothingIsCreated) {
+  ASSERT_TRUE(Register("w1", 1, 50).ok());
+  const absl::Status refused = Create("big", Spec(60 * kMiB)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ReasonOf(refused), "UNSATISFIABLE");
+  EXPECT_NE(refused.message().find("62914560"), std::string::npos) << refused;
+  EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
+}
+
+TEST_F(CoordinatorTest, AJobThatFitsLaterWaitsWithNumbers) {
+  ASSERT_TRUE(Register("w1", 1, 50).ok());
+  ASSERT_TRUE(Create("a", Spec(30 * kMiB)).ok());
+  const v1::Job waiting = *Create("b", Spec(30 * kMiB));
+  EXPECT_EQ(waiting.status().state(), v1::Job::QUEUED);
+  EXPECT_EQ(waiting.status().waiting().code(), "CAPACITY");
+  EXPECT_EQ(waiting.status().waiting().shortfalls(0).free(), 20 * kMiB);
+  EXPECT_EQ(waiting.status().waiting().shortfalls(0).requested(), 30 * kMiB);
+  Sync("w1", 1, {Finished(Get("a"))});
+  EXPECT_EQ(StateOf("b"), v1::Job::STARTING) << "the room of the finished job is given on at once";
+}
+
+TEST_F(CoordinatorTest, CancelWorksInEveryStateAndTheSecondOneChangesNothing) {
+  v1::CancelJobRequest cancel;
+  cancel.set_name("q");
+  ASSERT_TRUE(Create("q").ok());
+  EXPECT_EQ(coordinator_->CancelJob(cancel, CallContext())->status().state(), v1::Job::CANCELLED);
+  const int64_t revision = Get("q").revision();
+  EXPECT_EQ(coordinator_->CancelJob(cancel, CallContext())->revision(), revision);
+
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("r").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("r");
+  Sync("w1", 1, {Report(job, "STEPPING", 5)});
+  cancel.set_name("r");
+  const v1::Job stopping = *coordinator_->CancelJob(cancel, CallContext());
+  EXPECT_EQ(stopping.status().state(), v1::Job::STOPPING);
+  EXPECT_EQ(stopping.status().stop_target(), v1::Job::CANCELLED);
+  EXPECT_EQ(coordinator_->CancelJob(cancel, CallContext())->revision(), stopping.revision());
+  EXPECT_EQ(Sync("w1", 1, {Report(job, "STEPPING", 6)}).desired(0).want(), v1::DesiredTask::STOP);
+  clock_.Advance(absl::Seconds(61));
+  EXPECT_EQ(Sync("w1", 1, {Report(job, "STEPPING", 6)}).desired(0).want(), v1::DesiredTask::KILL);
+  v1::TaskReport stopped = Stopped(job);
+  stopped.set_scratch_removed(false);
+  Sync("w1", 1, {stopped});
+  EXPECT_EQ(StateOf("r"), v1::Job::STOPPING) << "no proof yet";
+  EXPECT_EQ(Sync("w1", 1, {Stopped(job)}).forget_size(), 1);
+  EXPECT_EQ(StateOf("r"), v1::Job::CANCELLED);
+  cancel.set_name("nobody");
+  EXPECT_EQ(ReasonOf(coordinator_->CancelJob(cancel, CallContext()).status()), "NOT_FOUND");
+}
+
+TEST_F(CoordinatorTest, AnAttemptThatTheWorkerNeverSawIsCancelledWithoutWaitingForAReport) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  v1::CancelJobRequest cancel;
+  cancel.set_name("a");
+  EXPECT_EQ(coordinator_->CancelJob(cancel, CallContext())->status().state(), v1::Job::STOPPING);
+  EXPECT_EQ(Sync("w1", 1).desired(0).want(), v1::DesiredTask::STOP);
+  Sync("w1", 1);
+  EXPECT_EQ(StateOf("a"), v1::Job::CANCELLED);
+}
+
+TEST_F(CoordinatorTest, AnEtagThatIsNotCurrentIsRefused) {
+  const v1::Job job = *Create("a");
+  v1::CancelJobRequest cancel;
+  cancel.set_name("a");
+  cancel.set_etag("r0");
+  EXPECT_EQ(ReasonOf(coordinator_->CancelJob(cancel, CallContext()).status()), "ETAG_MISMATCH");
+  cancel.set_etag(job.etag());
+  EXPECT_TRUE(coordinator_->CancelJob(cancel, CallContext()).ok());
+}
+
+TEST_F(CoordinatorTest, ASilentWorkerIsLostAfterLeaseAndGraceAndItsJobRunsAgainElsewhere) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job first = Get("a");
+  Sync("w1", 1, {Report(first, "STEPPING", 5)});
+  Advance(absl::Seconds(14));
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING) << "lease of 10 s and grace of 5 s are not over";
+  ASSERT_TRUE(Register("w2", 1).ok());
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  EXPECT_EQ(Get("a").status().last_failure().cause(), v1::WORKER_LOST);
+  EXPECT_EQ(Get("a").status().failures_counted(), 0);
+  Sync("w2", 1);
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
+  const v1::Job second = Get("a");
+  EXPECT_EQ(second.status().attempt(), 2);
+  EXPECT_EQ(second.status().tasks(0).worker(), "w2");
+
+  // The old worker comes back and still runs attempt 1: it must stop it, and gets nothing until it has.
+  EXPECT_TRUE(Sync("w1", 1, {Report(first, "STEPPING", 9)}).unknown_worker());
+  ASSERT_TRUE(Register("w1", 1, 100, {Report(first, "STEPPING", 9)}).ok());
+  EXPECT_EQ(Sync("w1", 1, {Report(first, "STEPPING", 9)}).desired_size(), 0);
+  v1::GetWorkerRequest get;
+  get.set_name("w1");
+  EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::QUARANTINED);
+  EXPECT_EQ(ReasonOf(Commit(first, 9).status()), "STALE_ATTEMPT");
+  EXPECT_EQ(Sync("w1", 1, {Stopped(first)}).forget_size(), 1);
+  EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::READY);
+  EXPECT_EQ(Get("a").status().attempt(), 2);
+}
+
+TEST_F(CoordinatorTest, ARestartedAgentThatDoesNotReportATaskProvesItGone) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  Sync("w1", 1, {Report(Get("a"), "STEPPING", 5)});
+  ASSERT_TRUE(Register("w1", 2).ok());
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  EXPECT_EQ(ReasonOf(Register("w1", 1).status()), "STALE_INCARNATION");
+  EXPECT_TRUE(Sync("w1", 1).unknown_worker());
+}
+
+TEST_F(CoordinatorTest, AfterARestartOfTheCoordinatorARunningTaskIsKept) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("a");
+  Sync("w1", 1, {Report(job, "STEPPING", 5)});
+  Start();
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING);
+  Advance(absl::Seconds(20));
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING) << "the worker has time to come back";
+  EXPECT_TRUE(Sync("w1", 1, {Report(job, "STEPPING", 50)}).unknown_worker());
+  ASSERT_TRUE(Register("w1", 1, 100, {Report(job, "STEPPING", 50)}).ok());
+  const v1::SyncResponse sync = Sync("w1", 1, {Report(job, "STEPPING", 50)});
+  ASSERT_EQ(sync.desired_size(), 1);
+  EXPECT_EQ(sync.desired(0).attempt(), 1);
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING);
+  Sync("w1", 1, {Finished(job)});
+  EXPECT_EQ(StateOf("a"), v1::Job::SUCCEEDED);
+}
+
+TEST_F(CoordinatorTest, AfterARestartAWorkerThatStaysAwayLosesItsJob) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  Start();
+  Advance(absl::Seconds(31));
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  Start();
+  Advance(absl::Seconds(5));
+  EXPECT_EQ(StateOf("a"), v1::Job::QUEUED);
+}
+
+TEST_F(CoordinatorTest, CommitsAreFencedIdempotentAndRetained) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  v1::Job job = Get("a");
+  Sync("w1", 1, {Report(job, "STEPPING", 5)});
+  for (const int64_t step : {10, 20, 30}) ASSERT_TRUE(Commit(job, step).ok()) << step;
+  EXPECT_EQ(Commit(job, 30)->step(), 30) << "a replay";
+  EXPECT_EQ(ReasonOf(Commit(job, 30, "other").status()), "CHECKPOINT_EXISTS");
+  EXPECT_EQ(ReasonOf(Commit(job, 25).status()), "CHECKPOINT_OUT_OF_ORDER");
+  v1::ListCheckpointsRequest list;
+  list.set_parent("a");
+  const v1::ListCheckpointsResponse kept = *coordinator_->ListCheckpoints(list);
+  ASSERT_EQ(kept.checkpoints_size(), 2);
+  EXPECT_EQ(kept.checkpoints(0).step(), 30);
+  EXPECT_EQ(Get("a").status().latest_checkpoint_step(), 30);
+  EXPECT_TRUE(coordinator_->GetCheckpoint(kept.checkpoints(1).name()).ok());
+  EXPECT_EQ(ReasonOf(coordinator_->GetCheckpoint(job.name() + "/checkpoints/10").status()), "NOT_FOUND");
+  ASSERT_TRUE(Register("w1", 2).ok());
+  Advance(absl::Seconds(2));
+  const v1::SyncResponse sync = Sync("w1", 2);
+  ASSERT_EQ(sync.desired_size(), 1);
+  ASSERT_EQ(sync.desired(0).resume_size(), 2);
+  EXPECT_EQ(sync.desired(0).resume(0).step(), 30);
+  EXPECT_EQ(ReasonOf(Commit(job, 40).status()), "STALE_ATTEMPT");
+
+  v1::CommitCheckpointRequest bad;
+  bad.set_job_uid(job.uid());
+  bad.set_attempt(2);
+  bad.set_step(50);
+  bad.set_digest("d");
+  bad.set_path("/ckpt/../etc");
+  bad.add_files()->set_path("passwd");
+  EXPECT_EQ(coordinator_->CommitCheckpoint(bad, CallContext()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  bad.set_path("/ckpt/x");
+  bad.mutable_files(0)->set_path("../../etc/passwd");
+  EXPECT_EQ(coordinator_->CommitCheckpoint(bad, CallContext()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CoordinatorTest, FailuresAreHandledByTheirCause) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("user").ok());
+  Sync("w1", 1);
+  v1::TaskReport report = Stopped(Get("user"));
+  report.mutable_failure()->set_cause(v1::USER_ERROR);
+  report.mutable_failure()->set_message("no such file");
+  Sync("w1", 1, {report});
+  EXPECT_EQ(StateOf("user"), v1::Job::FAILED);
+  EXPECT_EQ(Get("user").status().reason(), "USER_ERROR");
+
+  ASSERT_TRUE(Create("disk").ok());
+  Sync("w1", 1);
+  report = Stopped(Get("disk"));
+  report.mutable_failure()->set_cause(v1::NVME_IO_ERROR);
+  Sync("w1", 1, {report});
+  Advance(absl::Seconds(2));
+  Sync("w1", 1);
+  EXPECT_EQ(StateOf("disk"), v1::Job::QUEUED);
+  coordinator_->Tick();
+  EXPECT_EQ(Get("disk").status().waiting().code(), "NO_WORKERS");
+  EXPECT_NE(Get("disk").status().waiting().shortfalls(0).remedy().find("quarantined"), std::string::npos);
+  ASSERT_TRUE(Register("w1", 2).ok());
+  EXPECT_EQ(StateOf("disk"), v1::Job::STARTING)
+      << "a restarted agent is trusted again, and there is no other";
+}
+
+TEST_F(CoordinatorTest, AStartThatTakesTooLongAndATrainerThatDoesNotStepAreStopped) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("a");
+  for (int i = 0; i < 100; ++i) {
+    Sync("w1", 1, {Report(job, "LOADING")});
+    Advance(absl::Seconds(7));
+  }
+  EXPECT_EQ(StateOf("a"), v1::Job::STOPPING);
+  EXPECT_EQ(Sync("w1", 1, {Report(job, "LOADING")}).desired(0).want(), v1::DesiredTask::KILL);
+  Sync("w1", 1, {Stopped(job)});
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  EXPECT_EQ(Get("a").status().last_failure().cause(), v1::START_TIMEOUT);
+  EXPECT_EQ(Get("a").status().failures_counted(), 1);
+}
+
+TEST_F(CoordinatorTest, AStoreThatFailsRefusesWritesTellsNothingAndRecovers) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("a");
+  store_.SetFailure(absl::UnavailableError("disk full"));
+  const absl::Status refused = Create("b").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ReasonOf(refused), "STORAGE_DEGRADED");
+  EXPECT_EQ(ReasonOf(coordinator_->GetJob("b").status()), "NOT_FOUND") << "nothing was created";
+  EXPECT_EQ(ReasonOf(Create("b").status()), "STORAGE_DEGRADED");
+  EXPECT_EQ(ReasonOf(Commit(job, 10).status()), "STORAGE_DEGRADED");
+  // Training goes on: the lease is renewed, and nothing is forgotten that is not written down.
+  const v1::SyncResponse sync = Sync("w1", 1, {Finished(job)});
+  EXPECT_EQ(sync.desired_size(), 1);
+  EXPECT_EQ(sync.forget_size(), 0);
+  EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
+  EXPECT_TRUE(coordinator_->CheckInvariants().ok());
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(ReasonOf(Create("b").status()), "STORAGE_DEGRADED");
+  store_.SetFailure(absl::OkStatus());
+  Advance(absl::Seconds(2));
+  EXPECT_TRUE(Create("b").ok());
+  EXPECT_EQ(Sync("w1", 1, {Finished(job)}).forget_size(), 1);
+  EXPECT_EQ(StateOf("a"), v1::Job::SUCCEEDED);
+}
+
+TEST_F(CoordinatorTest, AWatchGetsASnapshotABookmarkAndEveryChangeAfterIt) {
+  ASSERT_TRUE(Create("a").ok());
+  Coordinator::Watch watch = *coordinator_->StartWatch({});
+  std::vector<v1::WatchJobsResponse> got;
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_TRUE(got[0].has_upsert());
+  EXPECT_TRUE(got[1].bookmark().snapshot_complete());
+  const int64_t cursor = got[1].revision();
+  ASSERT_TRUE(Create("b").ok());
+  v1::CancelJobRequest cancel;
+  cancel.set_name("a");
+  ASSERT_TRUE(coordinator_->CancelJob(cancel, CallContext()).ok());
+  got.clear();
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_EQ(got[0].upsert().name(), "projects/default/jobs/b");
+  EXPECT_EQ(got[1].upsert().status().state(), v1::Job::CANCELLED);
+
+  Start();  // The cursor outlives the coordinator.
+  v1::WatchJobsRequest resume;
+  resume.set_from_revision(cursor);
+  watch = *coordinator_->StartWatch(resume);
+  got.clear();
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_EQ(got[1].upsert().status().state(), v1::Job::CANCELLED);
+  resume.set_from_revision(1'000'000);
+  EXPECT_EQ(ReasonOf(coordinator_->StartWatch(resume).status()), "REVISION_COMPACTED");
+  coordinator_->Drain();
+  got.clear();
+  EXPECT_EQ(ReasonOf(coordinator_->NextWatch(watch, CallContext(), got)), "SERVER_DRAINING");
+}
+
+TEST_F(CoordinatorTest, TelemetryOfUnknownJobsAndOfFencedAttemptsBeyondTheResumeStepIsDropped) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("a");
+  ASSERT_TRUE(Commit(job, 10).ok());
+  ASSERT_TRUE(Register("w1", 2).ok());
+  Advance(absl::Seconds(2));
+  ASSERT_EQ(Get("a").status().attempt(), 2);
+  v1::TelemetryBatch batch;
+  const auto add = [&](const std::string& uid, int32_t attempt, int64_t step) {
+    v1::MetricRow& row = *batch.add_metrics();
+    row.set_job_uid(uid);
+    row.set_attempt(attempt);
+    row.set_step(step);
+    (*row.mutable_values())["loss"] = static_cast<double>(step);
+  };
+  add(job.uid(), 1, 9);   // history
+  add(job.uid(), 1, 11);  // will be done again
+  add(job.uid(), 2, 11);
+  add(job.uid(), 2, 11);  // a duplicate
+  add(job.uid(), 3, 12);  // was never granted
+  add("unknown", 1, 1);
+  ASSERT_TRUE(coordinator_->PushTelemetry(batch).ok());
+  ASSERT_TRUE(coordinator_->PushTelemetry(batch).ok());
+  const std::vector<SequencedRow> rows = *telemetry_->metrics().ReadAfter(job.uid(), 0, 100);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].row.step(), 9);
+  EXPECT_EQ(rows[1].row.attempt(), 2);
+}
+
+TEST_F(CoordinatorTest, PagesOfTheListCoverEveryJobOnce) {
+  for (int i = 0; i < 7; ++i) ASSERT_TRUE(Create(absl::StrCat("j", i)).ok());
+  v1::ListJobsRequest request;
+  request.set_page_size(3);
+  std::vector<std::string> names;
+  do {
+    const v1::ListJobsResponse page = *coordinator_->ListJobs(request);
+    for (const v1::Job& job : page.jobs()) names.push_back(job.name());
+    request.set_page_token(page.next_page_token());
+  } while (!request.page_token().empty());
+  ASSERT_EQ(names.size(), 7u);
+  EXPECT_EQ(names.front(), "projects/default/jobs/j6");
+  EXPECT_EQ(names.back(), "projects/default/jobs/j0");
+  for (const char* token : {"x", "////", "MTIzNA", "\xff\xfe", ""}) {
+    request.set_page_token(token);
+    request.set_state(*token == '\0' ? "NO_SUCH_STATE" : "");
+    EXPECT_EQ(coordinator_->ListJobs(request).status().code(), absl::StatusCode::kInvalidArgument) << token;
+  }
+}
+
+// The whole service under random operations and failures of the store: grants never exceed what a worker has,
+// the table stays consistent, what was acknowledged is there after a restart.
+TEST_F(CoordinatorTest, RandomOperationsWithAFailingStoreAndRestartsLoseNothing) {
+  const uint64_t seed = std::random_device()();
+  printf("seed %lu\n", static_cast<unsigned long>(seed));
+  std::mt19937_64 random(seed);
+  const auto below = [&](int n) { return static_cast<int>(random() % n); };
+  std::map<std::string, v1::Job::State> acked;  // the last state that was seen
+  std::map<std::string, int32_t> attempts;
+  int64_t incarnations[3] = {1, 1, 1};
+  bool failing = false;
+  int jobs = 0;
+  for (int operation = 0; operation < 1500; ++operation) {
+    const std::string worker = absl::StrCat("w", below(3));
+    int64_t& incarnation = incarnations[worker[1] - '0'];
+    std::vector<v1::TaskReport> reports;
+    for (const auto& [id, state] : acked) {
+      if (state < v1::Job::STARTING || state > v1::Job::STOPPING) continue;
+      const v1::Job job = Get(id);
+      if (job.status().tasks_size() == 0 || job.status().tasks(0).worker() != worker) continue;
+      switch (below(6)) {
+        case 0:
+          break;
+        case 1:
+          reports.push_back(Finished(job));
+          break;
+        case 2:
+          reports.push_back(Stopped(job));
+          reports.back().mutable_failure()->set_cause(static_cast<v1::FailureCause>(below(21)));
+          break;
+        default:
+          reports.push_back(Report(job, "STEPPING", below(100)));
+          (void)Commit(job, below(100));
+      }
+    }
+    switch (below(10)) {
+      case 0: {
+        const std::string id = absl::StrCat("j", jobs);
+        const absl::StatusOr<v1::Job> job = Create(id, Spec((1 + below(60)) * kMiB));
+        if (job.ok()) {
+          ++jobs;
+          acked[id] = job->status().state();
+        } else if (!failing) {
+          ASSERT_EQ(ReasonOf(job.status()), "UNSATISFIABLE") << job.status();
+        }
+        break;
+      }
+      case 1:
+        if (jobs > 0) {
+          v1::CancelJobRequest cancel;
+          cancel.set_name(absl::StrCat("j", below(jobs)));
+          (void)coordinator_->CancelJob(cancel, CallContext());
+        }
+        break;
+      case 2:
+        if (below(3) == 0) ++incarnation;
+        (void)Register(worker, incarnation, 100, reports);
+        break;
+      case 3:
+        Advance(absl::Milliseconds(below(4000)));
+        break;
+      case 4:
+        if (below(8) == 0) {
+          failing = !failing;
+          store_.SetFailure(failing ? absl::UnavailableError("random failure") : absl::OkStatus());
+        }
+        break;
+      case 5:
+        if (below(10) == 0 && !failing) Start();
+        break;
+      default:
+        (void)Sync(worker, incarnation, reports);
+    }
+    ASSERT_TRUE(coordinator_->CheckInvariants().ok())
+        << coordinator_->CheckInvariants() << " at " << operation;
+    for (const v1::Worker& each : coordinator_->ListWorkers({})->workers()) {
+      if (each.state() == v1::Worker::STATE_UNSPECIFIED) continue;  // not heard of since the restart
+      ASSERT_LE(each.allocated().device_bytes(), each.capacity().device_bytes()) << each.name();
+    }
+    for (auto& [id, state] : acked) {
+      const absl::StatusOr<v1::Job> job = coordinator_->GetJob(id);
+      ASSERT_TRUE(job.ok()) << id << " was acknowledged and is gone: " << job.status();
+      if (state >= v1::Job::SUCCEEDED) {
+        ASSERT_EQ(job->status().state(), state) << "terminal states never change";
+      }
+      ASSERT_GE(job->status().attempt(), attempts[id]);
+      attempts[id] = job->status().attempt();
+      state = job->status().state();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::server
