@@ -23,8 +23,8 @@
 #include "common/clock.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
-#include "server/service/budget_planner.h"
 #include "server/service/coordinator.h"
 #include "server/store/sqlite_state_store.h"
 #include "server/telemetry/telemetry.h"
@@ -132,7 +132,7 @@ int Serve(const Flags& flags, int signals) {
   options.restart_wait = std::max(options.restart_wait, flags.lease * 2);
   options.checkpoint_root = flags.checkpoint_root;
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
-      Coordinator::Create(options, Clock::Real(), **store, **telemetry, PlanByBudget, CheckSpec);
+      Coordinator::Create(options, Clock::Real(), **store, **telemetry, PlanJob, CheckSpec);
   if (!coordinator.ok()) return Fail(kExitStorage, coordinator.status().message());
 
   ServerOptions server_options;

@@ -1,4 +1,4 @@
-// BudgetPlanner: admission by the budgets of the job alone.
+// BudgetPlanner: admission by the budgets of the job alone, for tests of what stands around a planner.
 #ifndef SERVER_SERVICE_BUDGET_PLANNER_H_
 #define SERVER_SERVICE_BUDGET_PLANNER_H_
 

@@ -254,6 +254,25 @@ TEST_F(CoordinatorTest, AnAttemptThatTheWorkerNeverSawIsCancelledWithoutWaitingF
   EXPECT_EQ(StateOf("a"), v1::Job::CANCELLED);
 }
 
+TEST_F(CoordinatorTest, AWorkerThatCannotCleanUpIsQuarantinedAndTheJobGoesOnWithoutIt) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  v1::TaskReport stopped = Finished(Get("a"));
+  stopped.set_scratch_removed(false);
+  Sync("w1", 1, {stopped});
+  EXPECT_EQ(StateOf("a"), v1::Job::STOPPING);
+  EXPECT_EQ(Get("a").status().stop_target(), v1::Job::SUCCEEDED);
+  clock_.Advance(absl::Seconds(61));
+  EXPECT_EQ(Sync("w1", 1, {stopped}).forget_size(), 0) << "its scratch is still there";
+  EXPECT_EQ(StateOf("a"), v1::Job::SUCCEEDED);
+  v1::GetWorkerRequest get;
+  get.set_name("w1");
+  EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::QUARANTINED);
+  ASSERT_TRUE(Register("w1", 2).ok());
+  EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::READY);
+}
+
 TEST_F(CoordinatorTest, AnEtagThatIsNotCurrentIsRefused) {
   const v1::Job job = *Create("a");
   v1::CancelJobRequest cancel;

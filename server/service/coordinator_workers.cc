@@ -244,6 +244,14 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
       EndAttempt(job, {job->attempt, failure, result}, actor);
     } else if (job->state != JobState::kStopping) {
       (void)Transact(job->uid, actor, StopRequested{job->attempt, failure, result});
+    } else if (report.processes_gone() && clock_.MonotonicNanos() - live.state_nanos >
+                                              absl::ToInt64Nanoseconds(options_.stop_timeout)) {
+      // The worker cannot clean up. The job goes on without it; the worker gets nothing until its agent has
+      // been started anew, which sweeps what is left.
+      worker.suspect = true;
+      worker.reason = absl::StrCat("cannot remove the scratch of attempt ", job->attempt, " of ", job->name,
+                                   "; look at its NVMe folder, then restart its strata-worker");
+      EndAttempt(job, {job->attempt, failure, result}, actor);
     }
   } else if (job->state == JobState::kStarting && (phase == "STEPPING" || phase == "CHECKPOINTING")) {
     (void)Transact(job->uid, actor, Started{job->attempt});
@@ -295,7 +303,7 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
     absl::StrAppend(digest, RefOf(uid, job->attempt), "=", task.want(), ";");
   }
   for (const v1::TaskReport& report : request.tasks()) {
-    if (report.phase() != "STOPPED") continue;
+    if (!IsGone(report)) continue;
     const auto job = jobs.find(report.job_uid());
     if (job != jobs.end() && job->second->attempt == report.attempt()) continue;
     v1::TaskRef& ref = *response.add_forget();
