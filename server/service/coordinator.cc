@@ -188,7 +188,10 @@ absl::StatusOr<JobPtr> Coordinator::Transact(const std::string& uid, std::string
   if (old.state != after->state) {
     live.state_nanos = live.step_nanos = now;
     live.due_nanos = now + std::max<int64_t>(0, after->next_attempt_micros - event.wall_micros) * 1000;
-    if (after->state == JobState::kStarting) live.progress = after->progress;
+    if (after->state == JobState::kStarting) {
+      live.progress = after->progress;
+      live.stopped_nanos = 0;
+    }
     schedule_needed_ = true;
   }
   ++outstanding_;
@@ -436,6 +439,11 @@ void Coordinator::EndAttempt(const JobPtr& job, AttemptEnded ended, const std::s
   }
   // A refusal means that the state has moved on; a failed write is repeated by who reports or expires again.
   (void)Transact(job->uid, actor, std::move(ended));
+}
+
+void Coordinator::Flush() {
+  MutexLock lock(mu_);
+  while (outstanding_ > 0) changed_.Wait(mu_);
 }
 
 absl::Status Coordinator::CheckInvariants() {

@@ -138,6 +138,8 @@ class Coordinator {
   // Leases, timeouts, retries, scheduling, planning, probing of a degraded store.
   void Tick();
 
+  // Waits until everything decided so far is durable or undone; for tests.
+  void Flush();
   // Those of the table, and that every job has its live picture; for tests.
   absl::Status CheckInvariants();
 
@@ -145,9 +147,10 @@ class Coordinator {
   struct Live {  // of a job that is not terminal; lost with the process and reported again
     Progress progress;
     v1::Waiting waiting;
-    int64_t step_nanos = 0;                                           // monotonic time of the last progress
-    int64_t state_nanos = 0;                                          // ... of the last transition
-    int64_t due_nanos = 0;                                            // ... of the end of the backoff
+    int64_t step_nanos = 0;     // monotonic time of the last progress
+    int64_t state_nanos = 0;    // ... of the last transition
+    int64_t stopped_nanos = 0;  // ... when its processes were first reported gone; 0: not yet
+    int64_t due_nanos = 0;      // ... of the end of the backoff
     std::map<std::string, std::shared_ptr<const v1::JobPlan>> plans;  // by capacity class
   };
   struct Session {     // of a worker: what it was last told

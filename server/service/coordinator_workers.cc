@@ -231,6 +231,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
   }
   if (!report.io_backend().empty()) progress.io_backend = TruncateUtf8(report.io_backend(), 100);
 
+  if (report.processes_gone() && live.stopped_nanos == 0) live.stopped_nanos = clock_.MonotonicNanos();
   // Transact's errors are handled by repetition: the worker reports until it is told to forget.
   if (phase == "STOPPED") {
     std::optional<v1::Failure> failure;
@@ -244,7 +245,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
       EndAttempt(job, {job->attempt, failure, result}, actor);
     } else if (job->state != JobState::kStopping) {
       (void)Transact(job->uid, actor, StopRequested{job->attempt, failure, result});
-    } else if (report.processes_gone() && clock_.MonotonicNanos() - live.state_nanos >
+    } else if (report.processes_gone() && clock_.MonotonicNanos() - live.stopped_nanos >
                                               absl::ToInt64Nanoseconds(options_.stop_timeout)) {
       // The worker cannot clean up. The job goes on without it; the worker gets nothing until its agent has
       // been started anew, which sweeps what is left.

@@ -68,6 +68,10 @@ bool SuspectsWorker(v1::FailureCause cause) {
   return cause == v1::NVME_IO_ERROR || cause == v1::DEVICE_FAULT;
 }
 
+int32_t ToleratedFailures(const Job& job) {
+  return job.spec.scheduling().has_max_failures() ? std::max(0, job.spec.scheduling().max_failures()) : 3;
+}
+
 v1::Failure NormaliseFailure(v1::Failure failure) {
   if (failure.cause() != v1::FAILURE_CAUSE_UNSPECIFIED && v1::FailureCause_IsValid(failure.cause()))
     return failure;
@@ -90,8 +94,7 @@ FailureDecision DecideAfterFailure(const Job& job, const v1::Failure& failure) {
   decision.quarantine_worker = rule.quarantine;
   decision.reason = cause;
   const int32_t counted = job.failures_counted + (rule.counted ? 1 : 0);
-  const int32_t tolerated =
-      job.spec.scheduling().has_max_failures() ? std::max(0, job.spec.scheduling().max_failures()) : 3;
+  const int32_t tolerated = ToleratedFailures(job);
   const int32_t streak = job.failure_streak + 1;
   const std::string what = absl::StrCat("attempt ", job.attempt, ": ", cause,
                                         failure.message().empty() ? "" : ": ", failure.message());

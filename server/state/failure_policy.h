@@ -27,6 +27,9 @@ struct FailureDecision {
 // failures that are tolerated: the one after them fails the job.
 FailureDecision DecideAfterFailure(const Job& job, const v1::Failure& failure);
 
+// scheduling.max_failures, 3 where it is absent; never below 0.
+int32_t ToleratedFailures(const Job& job);
+
 // A trainer that ended without saying why becomes TRAINER_CRASHED with the numbers in the message.
 v1::Failure NormaliseFailure(v1::Failure failure);
 

@@ -256,9 +256,7 @@ absl::Status JobTable::CheckInvariants() const {
         job->state != JobState::kCancelled) {
       return Refuse(*job, "was cancelled and goes on");
     }
-    const int32_t tolerated =
-        job->spec.scheduling().has_max_failures() ? job->spec.scheduling().max_failures() : 3;
-    if (!IsTerminal(job->state) && job->failures_counted > tolerated)
+    if (!IsTerminal(job->state) && job->failures_counted > ToleratedFailures(*job))
       return Refuse(*job, "failed too often to go on");
     for (size_t i = 1; i < job->checkpoints.size(); ++i) {
       if (job->checkpoints[i - 1]->step() <= job->checkpoints[i]->step()) {

@@ -284,11 +284,13 @@ TEST_F(ServerTest, AJobGoesThroughWithItsLogsMetricsAndCheckpoints) {
   got.clear();
   EXPECT_TRUE(read_file("rank0/weights.bin", 2'000'000, &got).ok());
   EXPECT_EQ(got, bytes.substr(2'000'000));
+  got.clear();
   EXPECT_EQ(read_file("../20/rank0/weights.bin", 0, &got).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(read_file("rank0/weights.bin", -1, &got).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   bytes[1'000'000] ^= 1;
   ASSERT_TRUE(WriteFileDurably(checkpoint_folder + "/rank0/weights.bin", bytes).ok());
   EXPECT_EQ(read_file("rank0/weights.bin", 0, &got).error_code(), grpc::StatusCode::DATA_LOSS);
+  got.clear();
   ASSERT_EQ(unlink((checkpoint_folder + "/rank0/weights.bin").c_str()), 0);
   ASSERT_EQ(symlink("/etc/passwd", (checkpoint_folder + "/rank0/weights.bin").c_str()), 0);
   EXPECT_EQ(read_file("rank0/weights.bin", 0, &got).error_code(), grpc::StatusCode::DATA_LOSS);
@@ -402,7 +404,10 @@ class Scrambler {
       case 3:
         return "projects/../jobs/x";
       case 4:
-        return std::string("\xff\xfe\x00bad", 6);
+        return std::string(
+            "\xff\xfe\x00"
+            "bad",
+            6);
       case 5:
         return "known";
       case 6:
