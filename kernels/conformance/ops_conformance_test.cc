@@ -57,9 +57,11 @@ struct GemmShape {
   int64_t m, n, k;
 };
 
-Case GemmCase(Draw& draw, GemmShape s) {
-  const bool ta = draw.Bool(), tb = draw.Bool(), c_is_acc = draw.Bool(), accumulate = draw.Bool();
-  const bool bias = draw.Int(0, 2) == 0;
+// With `weight_gradient` the flags are those of dW = dY^T X.
+Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient = false) {
+  const bool ta = weight_gradient || draw.Bool(), tb = !weight_gradient && draw.Bool();
+  const bool c_is_acc = weight_gradient || draw.Bool(), accumulate = draw.Bool();
+  const bool bias = !weight_gradient && draw.Int(0, 2) == 0;
   const auto gap = [&] { return draw.Pick({0, 0, 1, 3, 32}); };
   const int64_t a_rows = ta ? s.k : s.m, a_cols = ta ? s.m : s.k, b_rows = tb ? s.n : s.k,
                 b_cols = tb ? s.k : s.n;
@@ -105,6 +107,40 @@ TEST_P(OpsConformanceTest, GemmLargerThanItsBlocks) {
   Draw draw(2);
   Check(backend(), GemmCase(draw, {draw.Int(257, 300), draw.Int(257, 300), draw.Int(385, 450)}));
   Check(backend(), GemmCase(draw, {draw.Int(1, 8), draw.Int(513, 700), draw.Int(770, 900)}));
+}
+
+TEST_P(OpsConformanceTest, GemmOfLongWeightGradients) {
+  Draw draw(17);
+  Check(backend(), GemmCase(draw, {draw.Int(64, 90), draw.Int(64, 90), draw.Int(512, 1100)}, true));
+  Check(backend(), GemmCase(draw, {draw.Int(1025, 1060), 65, draw.Int(513, 580)}, true));
+}
+
+// The libraries' scratch fits what was promised, at sizes that real jobs have.
+TEST_P(OpsConformanceTest, GemmOfAJobFitsItsWorkspace) {
+  constexpr int64_t kRows = 1024;
+  const std::vector<char> a(2048 * kRows * 4), b(2048 * kRows * 4);
+  std::vector<char> c(2048 * kRows * 4);
+  std::vector<char> workspace((4 << 20) + 64);
+  for (const auto& [in, out] : {std::pair{384, 640}, {384, 2048}, {1024, 384}, {384, 256}, {33, 1000}}) {
+    for (int pass = 0; pass < 3; ++pass) {
+      GemmArgs g;
+      if (pass == 0) g = {.m = kRows, .n = out, .k = in, .lda = in, .ldb = in, .transpose_b = true};
+      if (pass == 1) g = {.m = kRows, .n = in, .k = out, .lda = out, .ldb = in};
+      if (pass == 2) g = {.m = out, .n = in, .k = kRows, .lda = out, .transpose_a = true, .ldb = in};
+      g.c_is_acc = pass == 2;
+      g.a = a.data();
+      g.b = b.data();
+      g.c = c.data();
+      g.ldc = g.n;
+      const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
+      g.workspace = {reinterpret_cast<void*>(aligned), GemmWorkspaceBytes(backend().compute, g.m, g.n, g.k)};
+      ASSERT_LE(g.workspace.bytes, 4 << 20);
+      for (const int threads : backend().thread_counts) {
+        const absl::Status status = SharedOps(backend(), threads)->Gemm(nullptr, g);
+        EXPECT_TRUE(status.ok()) << "threads=" << threads << ": " << status;
+      }
+    }
+  }
 }
 
 TEST_P(OpsConformanceTest, GemmRefusesBadShapesAndShortWorkspaces) {

@@ -32,6 +32,8 @@ class Gemm {
   class Cache;
 
   absl::Status RunPrimitive(DType type, const GemmArgs& args, int64_t scratch_limit, bool* unsupported);
+  // Weight gradients: A^T in blocks, so that oneDNN only sees plain products.
+  absl::Status RunTransposed(const GemmArgs& args, int64_t workspace_bytes, bool* unsupported);
   absl::Status RunConverted(const GemmArgs& args);
 
   const DType compute_;

@@ -58,6 +58,9 @@ struct KernelTable {
   void (*gemm_epilogue)(int64_t rows, int64_t n, const float* sum, int64_t ld, const void* bias,
                         bool accumulate, bool c_is_acc, void* c, int64_t ldc);
 
+  // out[c * ld_out + r] = x[r * ld + c] of bf16; ld_out is even.
+  void (*transpose_bf16)(int64_t rows, int64_t cols, const void* x, int64_t ld, void* out, int64_t ld_out);
+
   // Attention; see attention.inc for the algorithm and the layout of the workspace.
   AttentionScratch (*attention_scratch)(int64_t head_dim);
   // Packs key tile `tile` of (sequence `batch`, kv head) into the workspace.
