@@ -33,7 +33,8 @@ constexpr absl::Duration kLeftoverTimeout = absl::Seconds(30);
 constexpr absl::Duration kFinalReportTimeout = absl::Seconds(5);
 constexpr absl::Duration kFinalFlushTimeout = absl::Seconds(3);
 // Ends that no coordinator ever takes note of (it lost its store) must not pile up for ever.
-constexpr size_t kMaxEnded = 1024;
+// All of them, each with a few KiB of log, stay well under gRPC's 4 MiB.
+constexpr size_t kMaxEnded = 256;
 
 int64_t Now() { return Clock::Real().MonotonicNanos(); }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -311,6 +312,10 @@ class AgentProcess {
  public:
   AgentProcess(const std::string& address, std::string folder, std::vector<std::string> more = {})
       : state_dir_(folder + "/state"), nvme_(folder + "/nvme"), log_(folder + "/agent.log") {
+    const bool has_trainer = std::any_of(more.begin(), more.end(), [](const std::string& flag) {
+      return absl::StartsWith(flag, "--trainer=");
+    });
+    if (!has_trainer) more.push_back("--trainer=" + Runfile("worker/trainer_stub_for_tests/trainer_stub"));
     std::vector<std::string> args = {Runfile("worker/strata_worker"),
                                      "--server=" + address,
                                      "--worker-id=w1",
@@ -319,8 +324,7 @@ class AgentProcess {
                                      "--checkpoint-root=" + folder + "/checkpoints",
                                      "--device-bytes=64MiB",
                                      "--host-bytes=64MiB",
-                                     "--nvme-bytes=64MiB",
-                                     "--trainer=" + Runfile("worker/trainer_stub_for_tests/trainer_stub")};
+                                     "--nvme-bytes=64MiB"};
     args.insert(args.end(), more.begin(), more.end());
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
@@ -742,6 +746,28 @@ TEST_F(AgentTest, RefusedRegistrationIsAnErrorWithItsReason) {
   auto agent = StartAgent();
   EXPECT_EQ(WEXITSTATUS(agent->Wait()), 1);
   EXPECT_TRUE(absl::StrContains(*ReadFile(folder_ + "/agent.log", 1 << 20), "too old"));
+}
+
+TEST_F(AgentTest, WorkerThatCannotStartTrainersBlamesItselfNotTheJob) {
+  const std::string trainer = folder_ + "/trainer";
+  fs::create_symlink(Runfile("worker/trainer_stub_for_tests/trainer_stub"), trainer);
+  auto agent = StartAgent({"--trainer=" + trainer});
+  ASSERT_TRUE(Eventually([&] { return !coordinator_.registers().empty(); }));
+  fs::remove(trainer);
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=1");
+  ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
+  EXPECT_EQ(coordinator_.LastReport("job").failure().cause(), v1::DEVICE_FAULT);
+  EXPECT_TRUE(absl::StrContains(coordinator_.LastReport("job").failure().message(), trainer));
+  ExpectNothingLeft(*agent);
+}
+
+TEST_F(AgentTest, TrainerThatClosesItsChannelAndStaysIsKilled) {
+  auto agent = StartAgent();
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=0,close_at=2");
+  ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));  // after the 10 s it has for ending by itself
+  EXPECT_EQ(coordinator_.LastReport("job").failure().cause(), v1::TRAINER_CRASHED);
+  EXPECT_EQ(coordinator_.LastReport("job").failure().signal(), SIGKILL);
+  EXPECT_TRUE(absl::StrContains(coordinator_.LastReport("job").failure().message(), "closed its channel"));
 }
 
 TEST_F(AgentTest, ManyTasksRunBesideEachOther) {

@@ -55,18 +55,9 @@ constexpr std::array<absl::string_view, 9> kDroppedVariables = {
 int64_t Now() { return Clock::Real().MonotonicNanos(); }
 int64_t After(absl::Duration duration) { return Now() + absl::ToInt64Nanoseconds(duration); }
 
-v1::FailureCause CauseOfPreparation(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kResourceExhausted:
-      return v1::NVME_FULL;
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kPermissionDenied:
-      return v1::NVME_IO_ERROR;
-    case absl::StatusCode::kInvalidArgument:
-      return v1::COORDINATOR_ERROR;
-    default:
-      return v1::TRAINER_CRASHED;
-  }
+// Of a file operation on this worker's disks before the trainer ran.
+v1::FailureCause DiskCause(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? v1::NVME_FULL : v1::NVME_IO_ERROR;
 }
 
 std::string DescribeEnd(int wait_status, bool killed_by_us) {
@@ -160,7 +151,7 @@ void Task::Run() {
   Outcome outcome;
   if (want() <= v1::DesiredTask::RUN) {
     ChildProcess child;
-    outcome.error = Prepare(&child);
+    outcome.error = Prepare(&child, &outcome.error_cause);
     if (outcome.error.ok()) {
       outcome.started = true;
       Drive(child, &outcome);
@@ -199,23 +190,30 @@ void Task::Run() {
   env_.changed();
 }
 
-absl::Status Task::Prepare(ChildProcess* child) {
+absl::Status Task::Prepare(ChildProcess* child, v1::FailureCause* cause) {
   TaskRecord record;
   record.key = key_;
   record.scratch = scratch_;
   record.boot_id = BootId();
-  STRATA_RETURN_IF_ERROR(env_.state->Write(record), "recording the task (--state-dir)");
-  STRATA_RETURN_IF_ERROR(MakeScratch(env_.options->nvme_path, env_.options->worker_id, key_).status());
-  STRATA_RETURN_IF_ERROR(MakeDirectories(checkpoint_dir_), "checkpoint folder (--checkpoint-root)");
+  absl::Status status = Annotate(env_.state->Write(record), "recording the task (--state-dir)");
+  if (status.ok()) status = MakeScratch(env_.options->nvme_path, env_.options->worker_id, key_).status();
+  *cause = DiskCause(status);
+  STRATA_RETURN_IF_ERROR(status);
   v1::AgentMessage first;
   *first.mutable_task() = MakeTrainerTask();
+  *cause = v1::COORDINATOR_ERROR;
   STRATA_ASSIGN_OR_RETURN(outbox_, EncodeFrame(first), "the job's task message");
+  // A worker that cannot start trainers fails every job it is given: nobody's job is to blame for that, and
+  // no job should come here before a person has looked.
+  *cause = v1::DEVICE_FAULT;
+  STRATA_RETURN_IF_ERROR(MakeDirectories(checkpoint_dir_), "checkpoint folder (--checkpoint-root)");
   STRATA_ASSIGN_OR_RETURN(*child,
                           env_.spawner->Spawn(MakeSpawnRequest(), [&](const ProcessIdentity& identity) {
                             record.process = identity;
                             return env_.state->Write(record);
                           }));
   spdlog::info("task {}: trainer runs as process {}", key_.ToString(), child->identity.pid);
+  *cause = v1::TRAINER_CRASHED;
   return absl::OkStatus();
 }
 
@@ -297,10 +295,11 @@ void Task::Drive(ChildProcess& child, Outcome* outcome) {
     if ((fds[kChannel].revents & ~POLLOUT) != 0 && !ReadChannel(child, outcome)) {
       open[kChannel] = false;
       outbox_.clear();
-      if (!ended)
-        escalate_at_ =
-            std::min(escalate_at_, After(outcome->error.ok() ? kClosedChannelGrace : absl::ZeroDuration()));
-      if (!ended) terminated_ = true;
+      if (!ended) {
+        const absl::Duration grace = outcome->error.ok() ? kClosedChannelGrace : absl::ZeroDuration();
+        escalate_at_ = std::min(escalate_at_, After(grace));
+        terminated_ = true;
+      }
     }
     if (fds[kStdout].revents != 0)
       open[kStdout] = ReadLog(child.stdout_pipe, "stdout", &stdout_offset_, outcome);
@@ -338,7 +337,8 @@ void Task::Escalate(const ChildProcess& child, Outcome* outcome) {
     message.set_want(want);
     outbox_ += *EncodeFrame(message);
     sent_want_ = want;
-    escalate_at_ = After(grace);
+    // One that is leaving already (its channel is closed, or it said its last word) gets no new time.
+    escalate_at_ = terminated_ ? std::min(escalate_at_, After(grace)) : After(grace);
   };
   const v1::DesiredTask::Want wanted = want();
   const auto kill_now = [&] {
@@ -607,7 +607,7 @@ v1::TaskReport Task::FinalReport(const Outcome& outcome) {
     failure.set_cause(outcome.done->failure().cause());
     failure.set_message(outcome.done->failure().message());
   } else if (!outcome.error.ok()) {
-    failure.set_cause(outcome.started ? v1::TRAINER_CRASHED : CauseOfPreparation(outcome.error));
+    failure.set_cause(outcome.error_cause);
     failure.set_message(ToValidUtf8(outcome.error.message()));
   } else if (asked) {
     if (why == v1::FAILURE_CAUSE_UNSPECIFIED && (clean || !outcome.started)) return report;

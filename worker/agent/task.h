@@ -67,13 +67,15 @@ class Task {
     bool started = false;
     bool killed_by_us = false;
     int wait_status = 0;
-    absl::Status error;  // preparing or spawning failed, or the channel broke
+    absl::Status error;  // preparing or spawning failed, or the trainer broke the protocol
+    v1::FailureCause error_cause = v1::TRAINER_CRASHED;
     std::optional<v1::TrainerDone> done;
     std::string stderr_tail;
   };
 
   void Run();
-  absl::Status Prepare(ChildProcess* child);
+  // Everything up to the running program; on failure *cause says whose fault it was.
+  absl::Status Prepare(ChildProcess* child, v1::FailureCause* cause);
   SpawnRequest MakeSpawnRequest() const;
   v1::TrainerTask MakeTrainerTask() const;
   void Drive(ChildProcess& child, Outcome* outcome);
