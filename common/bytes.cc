@@ -23,14 +23,17 @@ constexpr std::array<std::pair<absl::string_view, int64_t>, 4> kUnits = {{
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
   const auto invalid = [&] {
-    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is not a byte quantity: write a whole number of bytes or "
-                                                   "a number with KiB, MiB, GiB or TiB, such as 48MiB"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text,
+                     "' is not a byte quantity: write a whole number of bytes or "
+                     "a number with KiB, MiB, GiB or TiB, such as 48MiB"));
   };
   const absl::string_view trimmed = absl::StripAsciiWhitespace(text);
   const size_t split = trimmed.find_first_not_of("0123456789.");
   const absl::string_view digits = trimmed.substr(0, split);
-  const absl::string_view unit =
-      split == absl::string_view::npos ? absl::string_view() : absl::StripAsciiWhitespace(trimmed.substr(split));
+  const absl::string_view unit = split == absl::string_view::npos
+                                     ? absl::string_view()
+                                     : absl::StripAsciiWhitespace(trimmed.substr(split));
   int64_t scale = unit.empty() || unit == "B" ? 1 : 0;
   for (const auto& [name, bytes] : kUnits) {
     if (unit == name || unit == name.substr(0, 1)) scale = bytes;

@@ -57,7 +57,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit_byte
   std::string data;
   // Procfs and pipes report size 0, so the limit is enforced on what arrives, not on st_size alone.
   if (info.st_size > limit_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit_bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(path, " has ", info.st_size, " bytes, the limit is ", limit_bytes));
   }
   data.reserve(static_cast<size_t>(info.st_size));
   char buffer[65536];
@@ -67,7 +68,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit_byte
     if (n < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
     if (n == 0) return data;
     if (static_cast<int64_t>(data.size()) + n > limit_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(path, " is longer than the limit of ", limit_bytes, " bytes"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " is longer than the limit of ", limit_bytes, " bytes"));
     }
     data.append(buffer, static_cast<size_t>(n));
   }
@@ -81,7 +83,8 @@ absl::Status WriteFileDurably(const std::string& path, absl::string_view data) {
     if (fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync of ", temporary));
     STRATA_RETURN_IF_ERROR(std::move(fd).Close(), temporary);
   }
-  if (rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
+  if (rename(temporary.c_str(), path.c_str()) != 0)
+    return ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return SyncDirectory(parent.empty() ? "." : parent);
 }
@@ -102,7 +105,8 @@ absl::Status MakeDirectories(const std::string& path) {
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
-  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
     names.push_back(entry->path().filename().string());
   }
   if (error) return ErrnoStatus(error.value(), absl::StrCat("listing ", path));

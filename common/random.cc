@@ -6,8 +6,8 @@ namespace strata {
 namespace {
 
 std::array<uint32_t, 4> Block(uint64_t seed, uint64_t stream, uint64_t index) {
-  return Philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
-                     static_cast<uint32_t>(stream >> 32)},
+  return Philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                     static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
                     {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
@@ -30,7 +30,9 @@ uint64_t CounterRandom::Bits(uint64_t index) const {
   return uint64_t{block[1]} << 32 | block[0];
 }
 
-double CounterRandom::Uniform(uint64_t index) const { return static_cast<double>(Bits(index) >> 11) * 0x1p-53; }
+double CounterRandom::Uniform(uint64_t index) const {
+  return static_cast<double>(Bits(index) >> 11) * 0x1p-53;
+}
 
 uint64_t CounterRandom::Below(uint64_t index, uint64_t bound) const {
   return static_cast<uint64_t>((static_cast<unsigned __int128>(Bits(index)) * bound) >> 64);

@@ -3,12 +3,12 @@
 #define COMMON_STATUS_H_
 
 #include <cerrno>
-#include "absl/strings/string_view.h"
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace strata {
 
@@ -27,19 +27,21 @@ absl::Status ErrnoStatus(int error, absl::string_view what);
 
 // STRATA_RETURN_IF_ERROR(expr) or STRATA_RETURN_IF_ERROR(expr, "restoring job ", job, " step ", step).
 // The context parts are only formatted when there is an error.
-#define STRATA_RETURN_IF_ERROR(expr, ...)                                                     \
-  do {                                                                                        \
-    absl::Status strata_status_ = (expr);                                                     \
-    if (!strata_status_.ok())                                                                 \
-      return ::strata::Annotate(strata_status_, ::absl::StrCat(absl::string_view() __VA_OPT__(, ) __VA_ARGS__)); \
+#define STRATA_RETURN_IF_ERROR(expr, ...)                                                        \
+  do {                                                                                           \
+    absl::Status strata_status_ = (expr);                                                        \
+    if (!strata_status_.ok())                                                                    \
+      return ::strata::Annotate(strata_status_,                                                  \
+                                ::absl::StrCat(absl::string_view() __VA_OPT__(, ) __VA_ARGS__)); \
   } while (false)
 
 // STRATA_ASSIGN_OR_RETURN(auto x, MakeX(), "context ", parts...).
-#define STRATA_ASSIGN_OR_RETURN(lhs, expr, ...) \
-  STRATA_ASSIGN_OR_RETURN_IMPL_(STRATA_CONCAT_(strata_statusor_, __LINE__), lhs, expr __VA_OPT__(, ) __VA_ARGS__)
-#define STRATA_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr, ...)                                        \
-  auto tmp = (expr);                                                                              \
-  if (!tmp.ok())                                                                                  \
+#define STRATA_ASSIGN_OR_RETURN(lhs, expr, ...)                                  \
+  STRATA_ASSIGN_OR_RETURN_IMPL_(STRATA_CONCAT_(strata_statusor_, __LINE__), lhs, \
+                                expr __VA_OPT__(, ) __VA_ARGS__)
+#define STRATA_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr, ...)                                                   \
+  auto tmp = (expr);                                                                                         \
+  if (!tmp.ok())                                                                                             \
     return ::strata::Annotate(tmp.status(), ::absl::StrCat(absl::string_view() __VA_OPT__(, ) __VA_ARGS__)); \
   lhs = std::move(tmp).value()
 

@@ -18,7 +18,7 @@ BELOW = {
     "client": {"common", "kernels", "offload", "proto", "client"},
     "tests": {"common", "kernels", "offload", "proto", "server", "worker", "client", "tests"},
 }
-# Folders in which gRPC types may appear (tests of them included).
+# Where gRPC types may appear; tests may drive a program from outside anywhere.
 GRPC = ("server/transport", "server/strata_server", "worker/agent", "client/", "proto/", "tests/")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
@@ -43,7 +43,7 @@ def main():
                         top = target.split("/")[0]
                         if top in BELOW and "/" in target and top not in allowed:
                             errors.append(f"{path}:{number}: {layer} may not include {target}")
-                        if target.startswith(("grpcpp/", "grpc/")) and not path.startswith(GRPC):
+                        if target.startswith(("grpcpp/", "grpc/")) and not path.startswith(GRPC) and not path.endswith("_test.cc"):
                             errors.append(f"{path}:{number}: gRPC types stay in the transport rings")
     print("\n".join(errors))
     if not files:

@@ -14,13 +14,15 @@ export STRATA_SHARED="${STRATA_SHARED:-}"
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 status=0
-for check in tests/layering_test.py tests/format_test.sh; do
-  if "$check" >"$results/log" 2>&1; then echo "$check PASSED"; echo pass >>"$results/checks"; else
-    cat "$results/log"; echo "$check FAILED"; echo fail >>"$results/checks"; status=1
+check() { # command, arguments...
+  if "$@" >"$results/log" 2>&1; then echo "$1 PASSED"; echo pass >>"$results/checks"; else
+    cat "$results/log"; echo "$1 FAILED"; echo fail >>"$results/checks"; status=1
   fi
-done
-
+}
+check tests/layering_test.py
+check tests/format_test.sh
 strata_bazel build --keep_going "$@" //... || { echo "the build failed"; status=1; }
+check tests/thread_safety_test.sh "$(strata_bazel_bin)"
 strata_bazel test --keep_going --nocache_test_results --test_env=STRATA_SHARED="$STRATA_SHARED" "$@" //... || status=1
 tests/count_results.py "$(bazel --output_user_root="$cache/bazel" info bazel-testlogs 2>/dev/null)" "$results/checks" || status=1
 exit $status

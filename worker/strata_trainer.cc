@@ -1,5 +1,5 @@
-// strata_trainer: one attempt of one job, started by the agent with its end of a socket pair; or, started by a
-// person, `strata_trainer generate`.
+// strata_trainer: one attempt of one job, started by the agent with its end of a socket pair; or, started by
+// a person, `strata_trainer generate`.
 #include <unistd.h>
 
 #include <csignal>

@@ -22,12 +22,14 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec);
 
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec);
 
-// The budgets a plan of `spec` has on a machine that offers `limits`: the spec's own, or, where they are auto,
-// the limits. A limit of 0 means that nothing is known of the machine: then auto is "what the job would like".
+// The budgets a plan of `spec` has on a machine that offers `limits`: the spec's own, or, where they are
+// auto, the limits. A limit of 0 means that nothing is known of the machine: then auto is "what the job would
+// like".
 v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits);
 
 // `layout` must outlive the request.
-PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout, const v1::ResourceRequest& budget);
+PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
+                          const v1::ResourceRequest& budget);
 
 v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const v1::ResourceRequest& budget);
 
