@@ -120,6 +120,22 @@ class JobFileTest(unittest.TestCase):
     def test_absurd_numbers(self):
         self.refuse(8, "model.config.layers", "from 1 to", change=("layers: 2", "layers: 2000000000"))
 
+    def test_a_device_too_small_is_refused_by_one_byte(self):
+        def plan(device):
+            with open(os.path.join(self.folder, "job.yaml"), "w", encoding="utf-8") as file:
+                file.write(JOB.replace("direct_io: off", f"direct_io: off, device: {device}, host: 64MiB, nvme: 64MiB"))
+            return strata("plan", "job.yaml", "-o", "json", cwd=self.folder)
+        roomy = plan("64MiB")
+        self.assertEqual(roomy.returncode, 0, roomy.stderr)
+        tiers = {tier["tier"]: tier for tier in json.loads(roomy.stdout)["tiers"]}
+        least = tiers["device"]["minimum_bytes"]
+        exact = plan(least)
+        self.assertEqual(exact.returncode, 0, exact.stdout)
+        self.assertLessEqual({tier["tier"]: tier for tier in json.loads(exact.stdout)["tiers"]}["device"]["peak_bytes"], least)
+        self.assertEqual(plan(least - 1).returncode, 8)
+        self.refuse(8, "does not fit", "device", f"{least} bytes", f"{least - 1} bytes",
+                    change=("direct_io: off", f"direct_io: off, device: {least - 1}, host: 64MiB, nvme: 64MiB"))
+
     def test_missing_data(self):
         self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
 

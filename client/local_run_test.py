@@ -18,7 +18,7 @@ model:
   config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
 data: {train: [text.txt], seq_len: 16}
 training: {steps: 3, global_batch: 4, optimizer: {lr: 1e-3}}
-memory: {device: 1MiB, host: 4MiB, nvme: 1MiB, direct_io: off}
+memory: {device: 16MiB, host: 64MiB, nvme: 64MiB, direct_io: off}
 """
 
 # The server of a job that ends once the file `end` holds the end's state. `args` keeps its command lines.
@@ -172,8 +172,8 @@ class LocalRunTest(unittest.TestCase):
         self.assertEqual(alive(self.folder), {})
         server, worker = self.read("args").splitlines()[:2]
         self.assertIn(f"--data-dir {self.folder}/state/server --checkpoint-root {self.folder}/state/checkpoints --lease-ttl 5s", server)
-        for flag in ("--worker-id local", f"--nvme-path {self.folder}/state/nvme", "--device-bytes 1048576", "--host-bytes 4194304",
-                     "--nvme-bytes 1048576", "--server 127.0.0.1:"):
+        for flag in ("--worker-id local", f"--nvme-path {self.folder}/state/nvme", "--device-bytes 16777216", "--host-bytes 67108864",
+                     "--nvme-bytes 67108864", "--server 127.0.0.1:"):
             self.assertIn(flag, worker)
 
     def test_jsonl_is_rows_only(self):

@@ -212,9 +212,10 @@ int Main(int argc, char** argv) {
   app.footer(kFooter);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--server", line.globals.server, "Address of the server, host:port")
-      ->capture_default_str()
-      ->envname("STRATA_SERVER");
+  const CLI::Option* server =
+      app.add_option("--server", line.globals.server, "Address of the server, host:port")
+          ->capture_default_str()
+          ->envname("STRATA_SERVER");
   app.add_option("-o,--output", line.format, "table, json, yaml or jsonl")
       ->check(CLI::IsMember({"table", "json", "yaml", "jsonl"}))
       ->option_text("FORMAT");
@@ -234,6 +235,7 @@ int Main(int argc, char** argv) {
   const std::map<std::string, Format> formats = {
       {"table", Format::kTable}, {"json", Format::kJson}, {"yaml", Format::kYaml}, {"jsonl", Format::kJsonl}};
   line.globals.format = formats.at(line.format);
+  line.globals.server_given = server->count() > 0;
   return static_cast<int>(line.action());
 }
 

@@ -16,6 +16,7 @@ inline constexpr char kDefaultServer[] = "127.0.0.1:7411";
 
 struct Globals {
   std::string server = kDefaultServer;
+  bool server_given = false;  // by --server or STRATA_SERVER
   Format format = Format::kTable;
   double timeout_seconds = 0;  // of watching; 0: none
   std::string bin_dir;
@@ -35,6 +36,7 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags);
 struct PlanFlags {
   std::string file;
 };
+// Asks the server that was given; without one, plans for a local run on this machine.
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags);
 
 struct ListFlags {

@@ -7,11 +7,14 @@
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/job_file.h"
+#include "client/cli/local_limits.h"
 #include "client/cli/preflight.h"
 #include "client/cli/run_view.h"
 #include "client/cli/views.h"
 #include "client/cli/watch.h"
 #include "client/lib/names.h"
+#include "common/status.h"
+#include "proto/job_spec/plan_job.h"
 
 namespace strata {
 namespace {
@@ -52,6 +55,11 @@ ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& cli
   return ExitCode::kOk;
 }
 
+absl::StatusOr<v1::JobPlan> PlanHere(const v1::JobSpec& spec) {
+  STRATA_ASSIGN_OR_RETURN(const v1::ResourceRequest limits, LocalLimits(spec, "."));
+  return PlanJob(spec, limits);
+}
+
 }  // namespace
 
 ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
@@ -85,7 +93,9 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
   const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
   if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
-  const absl::StatusOr<v1::JobPlan> plan = Connect(globals)->PlanJob(std::get<LoadedJob>(loaded).spec);
+  const v1::JobSpec& spec = std::get<LoadedJob>(loaded).spec;
+  const absl::StatusOr<v1::JobPlan> plan =
+      globals.server_given ? Connect(globals)->PlanJob(spec) : PlanHere(spec);
   if (!plan.ok()) return Fail(plan.status());
   PrintOne(globals, *plan, PlanText(*plan));
   return plan->fits() ? ExitCode::kOk : ExitCode::kRejected;

@@ -1,5 +1,5 @@
 // `strata local run`: everything on one machine. In this order, so that a refusal leaves nothing behind:
-//   1. read and check the job file; check files, storage and memory of this machine;
+//   1. read and check the job file; check files, storage and memory of this machine; plan;
 //   2. start server and worker under the supervisor; wait until both answer;
 //   3. show the plan; submit (or find the unfinished job of an earlier run of the same file);
 //   4. watch to the end; report, export, sample; stop all.
@@ -26,6 +26,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/job_file.h"
+#include "client/cli/local_limits.h"
 #include "client/cli/preflight.h"
 #include "client/cli/process.h"
 #include "client/cli/run_view.h"
@@ -33,23 +34,17 @@
 #include "client/cli/views.h"
 #include "client/cli/watch.h"
 #include "client/lib/names.h"
-#include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "proto/job_spec/plan_job.h"
 
 namespace strata {
 namespace {
 
-constexpr absl::Duration kServerStart = absl::Seconds(30);
+constexpr absl::Duration kServerStart = absl::Seconds(60);
 constexpr absl::Duration kWorkerStart = absl::Seconds(60);
 constexpr absl::Duration kSecondInterrupt = absl::Seconds(2);
 constexpr char kLeaseTtl[] = "5s";
-// What a worker offers for an `auto` budget, of what the machine has free: the rest is for the page cache,
-// the trainer's own memory and everybody else.
-constexpr double kDeviceShare = 0.2;
-constexpr double kHostShare = 0.5;
-constexpr double kNvmeShare = 0.9;
-
 constexpr const char* kExportFiles[] = {"config.json", "generation_config.json", "model.safetensors",
                                         "tokenizer.json", "tokenizer_config.json"};
 
@@ -60,6 +55,7 @@ struct LocalRun {
   std::string state_dir;
   std::string nvme_path;
   bool state_dir_is_new = false;
+  v1::JobPlan plan;  // made here, by the code that the coordinator and the trainer plan with
   LocalServiceOptions service;
 };
 
@@ -95,21 +91,26 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
   if (!worker.ok()) return Fail(worker.status());
 
-  const auto budget = [](int64_t wanted, double share, int64_t available) {
-    return absl::StrCat(wanted > 0 ? wanted : static_cast<int64_t>(share * static_cast<double>(available)));
-  };
+  const absl::StatusOr<v1::ResourceRequest> limits = LocalLimits(spec, run.nvme_path);
+  if (!limits.ok()) return Fail(limits.status());
+  absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, *limits);
+  if (!plan.ok()) return Fail(plan.status());
+  if (!plan->fits()) {
+    PrintError(absl::StrCat("error: ", run.job.path, ": ", PlanText(*plan)));
+    return ExitCode::kRejected;
+  }
+  run.plan = *std::move(plan);
   const std::string checkpoints = run.state_dir + "/checkpoints";
   run.service = {.state_dir = run.state_dir, .server_binary = *server, .worker_binary = *worker};
   run.service.server_args = {
       "--data-dir", run.state_dir + "/server", "--checkpoint-root", checkpoints, "--lease-ttl", kLeaseTtl};
-  run.service.worker_args = {
-      "--worker-id",       "local",
-      "--state-dir",       run.state_dir + "/worker",
-      "--nvme-path",       run.nvme_path,
-      "--checkpoint-root", checkpoints,
-      "--device-bytes",    budget(spec.memory().device(), kDeviceShare, memory->available_bytes),
-      "--host-bytes",      budget(spec.memory().host(), kHostShare, memory->available_bytes),
-      "--nvme-bytes",      budget(spec.memory().nvme(), kNvmeShare, FreeBytes(run.nvme_path))};
+  run.service.worker_args = {"--worker-id",       "local",
+                             "--state-dir",       run.state_dir + "/worker",
+                             "--nvme-path",       run.nvme_path,
+                             "--checkpoint-root", checkpoints,
+                             "--device-bytes",    absl::StrCat(limits->device_bytes()),
+                             "--host-bytes",      absl::StrCat(limits->host_bytes()),
+                             "--nvme-bytes",      absl::StrCat(limits->nvme_bytes())};
   return std::nullopt;
 }
 
@@ -297,8 +298,9 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
   }
   const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
   if (!plan.ok()) return Fail(plan.status());
-  const bool for_people = run.globals.format == Format::kTable;
-  for_people ? (void)PrintOut(PlanText(*plan) + "\n") : PrintError(PlanText(*plan) + "\n");
+  // A coordinator may plan by budgets alone; then the plan made here says more.
+  const std::string shown = PlanText(plan->fits() && plan->placement().empty() ? run.plan : *plan) + "\n";
+  run.globals.format == Format::kTable ? (void)PrintOut(shown) : PrintError(shown);
   if (!plan->fits()) return ExitCode::kRejected;
   const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
   if (!job.ok()) return Fail(job.status());

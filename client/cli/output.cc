@@ -194,24 +194,24 @@ std::string ToLine(const Json& json) { return json.dump(-1, ' ', false, Json::er
 std::string Table::Render() const {
   std::vector<size_t> widths;
   for (const std::string& header : headers_) widths.push_back(Width(header));
+  std::vector<bool> numeric(headers_.size(), !rows_.empty());
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size() && i < widths.size(); ++i)
+    for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
       widths[i] = std::max(widths[i], Width(row[i]));
+      numeric[i] = numeric[i] && (row[i] == "-" || (!row[i].empty() && absl::ascii_isdigit(row[i][0])));
+    }
   }
   std::string out;
-  const auto append = [&](const std::vector<std::string>& row, bool header) {
+  const auto append = [&](const std::vector<std::string>& row) {
     std::string line;
     for (size_t i = 0; i < row.size() && i < widths.size(); ++i) {
       const std::string padding(widths[i] - Width(row[i]), ' ');
-      const bool column_of_numbers = !rows_.empty() && i < rows_[0].size() && !rows_[0][i].empty() &&
-                                     absl::ascii_isdigit(rows_[0][i][0]);
-      const bool right = header ? column_of_numbers : !row[i].empty() && absl::ascii_isdigit(row[i][0]);
-      absl::StrAppend(&line, i > 0 ? "  " : "", right ? padding : "", row[i], right ? "" : padding);
+      absl::StrAppend(&line, i > 0 ? "  " : "", numeric[i] ? padding : "", row[i], numeric[i] ? "" : padding);
     }
     absl::StrAppend(&out, absl::StripTrailingAsciiWhitespace(line), "\n");
   };
-  append(headers_, true);
-  for (const auto& row : rows_) append(row, false);
+  append(headers_);
+  for (const auto& row : rows_) append(row);
   return out;
 }
 
@@ -235,6 +235,7 @@ std::string Render(Format format, const std::vector<Json>& items, bool single,
 
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
+  if (seconds < 0.01) return absl::StrFormat("%.2g ms", seconds * 1e3);
   if (seconds < 1) return absl::StrFormat("%.0f ms", seconds * 1e3);
   if (seconds < 60) return absl::StrFormat("%.1fs", seconds);
   const int64_t whole = static_cast<int64_t>(std::min(seconds, 1e15));

@@ -33,7 +33,7 @@ std::string ToYaml(const Json& json);
 // One line; invalid UTF-8 becomes U+FFFD.
 std::string ToLine(const Json& json);
 
-// Columns padded to their widest cell; numbers (cells that start with a digit) align right.
+// Columns padded to their widest cell. A column whose cells all start with a digit (or are "-") aligns right.
 class Table {
  public:
   explicit Table(std::vector<std::string> headers) : headers_(std::move(headers)) {}

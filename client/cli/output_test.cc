@@ -89,10 +89,12 @@ TEST(TableTest, AlignsTextLeftAndNumbersRight) {
   Table table({"NAME", "STEP", "NOTE"});
   table.Add({"a", "7", "x"});
   table.Add({"\xC3\xA9t\xC3\xA9", "1234", ""});
+  table.Add({"b", "-", "1"});
   EXPECT_EQ(table.Render(),
             "NAME  STEP  NOTE\n"
             "a        7  x\n"
-            "\xC3\xA9t\xC3\xA9   1234\n");
+            "\xC3\xA9t\xC3\xA9   1234\n"
+            "b        -  1\n");
 }
 
 TEST(RenderTest, OneItemStandsAloneWhenAsked) {
@@ -106,6 +108,8 @@ TEST(RenderTest, OneItemStandsAloneWhenAsked) {
 }
 
 TEST(FormatTest, TimesAndCounts) {
+  EXPECT_EQ(FormatSeconds(0), "0 ms");
+  EXPECT_EQ(FormatSeconds(0.00153), "1.5 ms");
   EXPECT_EQ(FormatSeconds(0.0123), "12 ms");
   EXPECT_EQ(FormatSeconds(59.96), "60.0s");
   EXPECT_EQ(FormatSeconds(185), "3m 05s");
