@@ -86,11 +86,6 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   for (FieldViolation& violation : CheckMemory(spec, *memory)) violations.push_back(std::move(violation));
   PrintViolations(run.job, violations);
   if (!violations.empty()) return ExitCode::kRejected;
-  const absl::StatusOr<std::string> server = FindProgram(Program::kServer, run.globals.bin_dir);
-  if (!server.ok()) return Fail(server.status());
-  const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
-  if (!worker.ok()) return Fail(worker.status());
-
   const absl::StatusOr<v1::ResourceRequest> limits = LocalLimits(spec, run.nvme_path);
   if (!limits.ok()) return Fail(limits.status());
   absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, *limits);
@@ -100,6 +95,10 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
     return ExitCode::kRejected;
   }
   run.plan = *std::move(plan);
+  const absl::StatusOr<std::string> server = FindProgram(Program::kServer, run.globals.bin_dir);
+  if (!server.ok()) return Fail(server.status());
+  const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
+  if (!worker.ok()) return Fail(worker.status());
   const std::string checkpoints = run.state_dir + "/checkpoints";
   run.service = {.state_dir = run.state_dir, .server_binary = *server, .worker_binary = *worker};
   run.service.server_args = {
