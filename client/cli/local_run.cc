@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <span>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -113,29 +114,33 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   return std::nullopt;
 }
 
-// Whether `path` holds nothing but what an export writes.
-bool IsExport(const std::string& path) {
+// Whether the folder `path` holds no other name than `known`.
+bool HoldsOnly(const std::string& path, std::span<const char* const> known) {
   DIR* dir = opendir(path.c_str());
   if (dir == nullptr) return false;
   bool only_known = true;
   while (const dirent* entry = readdir(dir)) {
     const std::string name = entry->d_name;
-    const bool known =
-        std::find(std::begin(kExportFiles), std::end(kExportFiles), name) != std::end(kExportFiles);
-    only_known = only_known && (known || name == "." || name == "..");
+    const bool expected = std::find(known.begin(), known.end(), name) != known.end();
+    only_known = only_known && (expected || name == "." || name == "..");
   }
   closedir(dir);
   return only_known;
 }
 
+std::string RealPath(const std::string& path) {
+  char real[PATH_MAX];
+  return realpath(path.c_str(), real) == nullptr ? "" : real;
+}
+
 // Decides before the training whether its result may be written: --export names a new or empty folder, or an
 // earlier export inside the state folder, which is then replaced.
 std::optional<ExitCode> CheckExportFolder(const LocalRun& run) {
-  if (run.flags.export_dir.empty()) return std::nullopt;
   const std::string path = AbsolutePath(run.flags.export_dir);
-  // rmdir tells emptiness in one step; an empty folder is no loss.
-  if (!Exists(path) || rmdir(path.c_str()) == 0) return std::nullopt;
-  if (absl::StartsWith(path, run.state_dir + "/") && IsExport(path)) return std::nullopt;
+  if (run.flags.export_dir.empty() || !Exists(path) || HoldsOnly(path, {})) return std::nullopt;
+  const bool is_ours =
+      !run.state_dir_is_new && absl::StartsWith(RealPath(path), RealPath(run.state_dir) + "/");
+  if (is_ours && HoldsOnly(path, kExportFiles)) return std::nullopt;
   PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
                           run.state_dir, ": name a new folder\n"));
   return ExitCode::kConflict;
