@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/crc32c.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
@@ -358,6 +359,13 @@ absl::Status Trainer::WriteCheckpoint() {
     entry->set_bytes(file.bytes);
     entry->set_crc32c(file.crc32c);
   }
+  // Downloads need it too; it lists all files but itself.
+  STRATA_ASSIGN_OR_RETURN(const std::string manifest,
+                          ReadFile(absl::StrCat(written.path, "/", kManifestName), kManifestLimitBytes));
+  v1::CheckpointFile* entry = commit.add_files();
+  entry->set_path(kManifestName);
+  entry->set_bytes(static_cast<int64_t>(manifest.size()));
+  entry->set_crc32c(Crc32c(manifest.data(), manifest.size()));
   {
     MutexLock lock(mu_);
     ++commits_sent_;
