@@ -248,7 +248,7 @@ std::string FormatCount(double count) {
   for (const auto& [scale, unit] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {
     if (std::abs(count) >= scale) return absl::StrFormat("%.1f%s", count / scale, unit);
   }
-  return absl::StrFormat(count == std::floor(count) ? "%.0f" : "%.1f", count);
+  return count == std::floor(count) ? absl::StrFormat("%.0f", count) : absl::StrFormat("%.1f", count);
 }
 
 }  // namespace strata

@@ -155,7 +155,8 @@ std::optional<PlanChoice> PlacementSearch::Relieve(const PlanChoice& choice, con
   if (Within(peak, budget)) return choice;
   while (step < std::size(kSteps) && At(peak, kSteps[step].from) <= At(budget, kSteps[step].from)) ++step;
   if (step == std::size(kSteps)) return std::nullopt;
-  const auto& [from, move] = kSteps[step];
+  const Tier from = kSteps[step].from;
+  const Move move = kSteps[step].move;
   const int all = Movable(move);
   if (all == 0) return Relieve(choice, budget, step + 1);
   const auto helps = [&](int count) {

@@ -383,7 +383,7 @@ void Coordinator::MakeMissingPlans() {
       const auto worker = workers_.find(worker_id);
       if (job == nullptr || worker == workers_.end()) continue;
       std::string capacity_class = CapacityClass(worker->second.total);
-      const auto same = [&](const Missing& other) {
+      const auto same = [&, &uid = uid](const Missing& other) {
         return other.uid == uid && other.capacity_class == capacity_class;
       };
       if (std::any_of(todo.begin(), todo.end(), same)) continue;
