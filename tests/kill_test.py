@@ -90,8 +90,8 @@ def main():
             kills, attempts, bits = run(victim, seconds)
             assert bits == expected, f"after kill -9 of the {victim} the bits differ"
             assert kills > 0, f"no kill of the {victim} hit the job"
-            # A killed trainer or agent costs an attempt, a killed coordinator none.
-            assert attempts == (1 if victim == "server" else 1 + kills), (victim, kills, attempts)
+            # A killed coordinator costs no attempt; a killed trainer or agent one, except between two attempts.
+            assert attempts == 1 if victim == "server" else 1 < attempts <= 1 + kills, (victim, kills, attempts)
     print("kill -9 of trainer, agent and coordinator: same bits, nothing left behind")
 
 

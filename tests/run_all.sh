@@ -21,8 +21,9 @@ check() { # command, arguments...
 }
 check tests/layering_test.py
 check tests/format_test.sh
-strata_bazel build --keep_going "$@" //... || { echo "the build failed"; status=1; }
+flags=(--keep_going --nocache_test_results "--test_env=STRATA_SHARED=$STRATA_SHARED" "$@")
+strata_bazel build "${flags[@]}" //... || { echo "the build failed"; status=1; }
 check tests/thread_safety_test.sh "$(strata_bazel_bin)"
-strata_bazel test --keep_going --nocache_test_results --test_env=STRATA_SHARED="$STRATA_SHARED" "$@" //... || status=1
+strata_bazel test "${flags[@]}" //... || status=1
 tests/count_results.py "$(bazel --output_user_root="$cache/bazel" info bazel-testlogs 2>/dev/null)" "$results/checks" || status=1
 exit $status
