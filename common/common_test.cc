@@ -133,6 +133,8 @@ TEST(FdTest, DurableWriteReplacesAndTheLimitIsChecked) {
   ASSERT_TRUE(WriteFileDurably(path, "one").ok());
   ASSERT_TRUE(WriteFileDurably(path, "three").ok());
   EXPECT_EQ(*ReadFile(path, 100), "three");
+  EXPECT_FALSE(WriteFileDurably(directory + "/a/b", "a folder stands there").ok());
+  EXPECT_EQ(*ListDirectory(directory + "/a"), std::vector<std::string>{"b"}) << "no temporary file stays";
   EXPECT_EQ(ReadFile(path, 4).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReadFile(directory, 4).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(RemoveTree(directory).ok());

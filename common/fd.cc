@@ -77,14 +77,18 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t limit_byte
 
 absl::Status WriteFileDurably(const std::string& path, absl::string_view data) {
   const std::string temporary = path + ".tmp";
+  const auto undo = [&](absl::Status status) {
+    unlink(temporary.c_str());
+    return status;
+  };
   {
     STRATA_ASSIGN_OR_RETURN(Fd fd, OpenFile(temporary, O_WRONLY | O_CREAT | O_TRUNC));
-    STRATA_RETURN_IF_ERROR(WriteAll(fd, data, temporary));
-    if (fsync(fd.get()) != 0) return ErrnoStatus(errno, absl::StrCat("fsync of ", temporary));
-    STRATA_RETURN_IF_ERROR(std::move(fd).Close(), temporary);
+    if (absl::Status written = WriteAll(fd, data, temporary); !written.ok()) return undo(std::move(written));
+    if (fsync(fd.get()) != 0) return undo(ErrnoStatus(errno, absl::StrCat("fsync of ", temporary)));
+    if (absl::Status closed = std::move(fd).Close(); !closed.ok()) return undo(Annotate(closed, temporary));
   }
   if (rename(temporary.c_str(), path.c_str()) != 0)
-    return ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
+    return undo(ErrnoStatus(errno, absl::StrCat("renaming ", temporary)));
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return SyncDirectory(parent.empty() ? "." : parent);
 }

@@ -29,6 +29,9 @@ constexpr int64_t kChunkMin = int64_t{64} << 10;
 constexpr int64_t kChunkMax = int64_t{1} << 30;
 // Fixed-shape reductions have leaves of 4096 fp32 elements; a chunk holds whole leaves.
 constexpr int64_t kChunkUnit = int64_t{4096} * 4;
+// Computed with as float: a smaller one would become zero there, and what it protects from dividing by zero
+// would be divided by zero.
+constexpr double kEpsMin = 1e-30;
 constexpr int kNameMax = 50;
 constexpr size_t kStringMax = 4096;
 constexpr int kPathsMax = 4096;
@@ -217,8 +220,8 @@ void CheckModelConfig(const v1::ModelConfig& config, const v1::DataSpec& data, C
   const bool ffn = !hidden || check.Range(at + "ffn", config.ffn(), 1, 1 << 20);
   const bool vocab = data.tokenizer() != "bytes" || check.Range(at + "vocab", config.vocab(), 256, 1 << 22);
   const bool max_seq = check.Range(at + "max_seq", config.max_seq(), 1, 1 << 22);
-  check.Real(at + "norm_eps", config.norm_eps(), config.norm_eps() > 0 && config.norm_eps() <= 0.1,
-             "must be above 0 and at most 0.1, such as 1e-5");
+  check.Real(at + "norm_eps", config.norm_eps(), config.norm_eps() >= kEpsMin && config.norm_eps() <= 0.1,
+             "must be from 1e-30 to 0.1, such as 1e-5");
   if (known && config.architecture() == v1::ARCHITECTURE_LLAMA) {
     check.Real(at + "rope_theta", config.rope_theta(),
                config.rope_theta() >= 1 && config.rope_theta() <= 1e10,
@@ -283,8 +286,8 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
                  optimizer.betas(i) >= 0 && optimizer.betas(i) < 1, "must be at least 0 and below 1");
     }
   }
-  check.Real(at + "eps", optimizer.eps(), optimizer.eps() > 0 && optimizer.eps() <= 1,
-             "must be above 0 and at most 1, such as 1e-8");
+  check.Real(at + "eps", optimizer.eps(), optimizer.eps() >= kEpsMin && optimizer.eps() <= 1,
+             "must be from 1e-30 to 1, such as 1e-8");
   check.Real(at + "weight_decay", optimizer.weight_decay(),
              optimizer.weight_decay() >= 0 && optimizer.weight_decay() <= 10,
              "must be from 0 to 10, such as 0.1");

@@ -16,6 +16,7 @@
 #include "common/status.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/optimizer/cpu_state_ops.h"
+#include "kernels/optimizer/reduce.h"
 #include "offload/checkpoint/export.h"
 #include "offload/device/cpu_device.h"
 #include "offload/io/io_factory.h"
@@ -232,7 +233,16 @@ absl::Status Engine::SaveTo(CheckpointWriter& writer, int64_t iterations) {
     const auto append = [&](int, StateClass state, int64_t begin, std::span<const float> values) {
       return ForEachTensor(
           unit, begin, values,
-          [&](const TensorInfo& tensor, int64_t element, std::span<const float> part) {
+          [&](const TensorInfo& tensor, int64_t element, std::span<const float> part) -> absl::Status {
+            // A checkpoint is what later attempts fall back on: a poisoned one must not displace good ones.
+            if (const int64_t bad = FirstNonFinite(part.data(), static_cast<int64_t>(part.size()));
+                bad >= 0) {
+              return WithCause(
+                  absl::FailedPreconditionError(absl::StrCat(
+                      StateClassName(state), " of ", tensor.name, " is not finite at element ", element + bad,
+                      ": no checkpoint is written. Lower training.optimizer.lr or set training.grad_clip")),
+                  v1::NUMERIC);
+            }
             return writer.Append(state, first + (&tensor - unit.tensors.data()), element, part);
           },
           kSkipPadding);

@@ -54,7 +54,8 @@ class Engine {
   absl::Status LoadHuggingFace(const std::string& folder);
   absl::Status LoadCheckpoint(CheckpointReader& reader, int64_t iterations);
 
-  // Streams every state into `writer` (created with Tensors()).
+  // Streams every state into `writer` (created with Tensors()). States that are not finite are an error with
+  // the cause NUMERIC.
   std::vector<CheckpointTensor> Tensors() const;
   absl::Status SaveTo(CheckpointWriter& writer, int64_t iterations);
 

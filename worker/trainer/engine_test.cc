@@ -86,7 +86,7 @@ class RandomTokens : public StepSource {
   }
   double GradientScale(int64_t step) override {
     if (step == infinite_step_) return std::numeric_limits<double>::infinity();
-    return 1.0 / (spec_.training().global_batch() * spec_.data().seq_len());
+    return scale_ / (spec_.training().global_batch() * spec_.data().seq_len());
   }
   AdamWHyper Hyper(int64_t applied) const override { return {.lr = 3e-3 / static_cast<double>(1 + applied)}; }
   bool OnStep(const StepResult& result) override {
@@ -95,6 +95,7 @@ class RandomTokens : public StepSource {
   }
 
   std::vector<StepResult> results;
+  double scale_ = 1;
   int64_t infinite_step_ = -1;
   int64_t poison_step_ = -1;
   int32_t poison_target_ = -1;
@@ -335,6 +336,26 @@ TEST_F(EngineTest, ModeOverlapFailsAStepThatItCannotSkip) {
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(status.GetPayload(kCausePayload), absl::Cord("NUMERIC"));
   EXPECT_FALSE((*engine)->train().Run(source, 1, counters).ok()) << "states are undefined after a failure";
+}
+
+TEST_F(EngineTest, StatesThatAreNotFiniteAreNotCheckpointed) {
+  v1::JobSpec spec = SmallLlama();
+  spec.mutable_training()->set_grad_clip(0);
+  auto engine = Make(spec);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE((*engine)->Initialize(7).ok());
+  RandomTokens source(spec);
+  source.scale_ = 1e26;  // the gradients are finite, their squares are not
+  TrainerCounters counters;
+  ASSERT_TRUE((*engine)->train().Run(source, 1, counters).ok());
+  ASSERT_FALSE(source.results.back().skipped);
+  const std::string checkpoints = folder_ + "/checkpoints";
+  auto writer = CheckpointWriter::Create(FileOps::Real(), checkpoints, {.job_uid = "job", .step = 1},
+                                         (*engine)->Tensors());
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  const absl::Status saved = (*engine)->SaveTo(**writer, 1);
+  EXPECT_EQ(saved.GetPayload(kCausePayload), absl::Cord("NUMERIC")) << saved;
+  EXPECT_NE(std::string(saved.message()).find("v of "), std::string::npos) << saved;
 }
 
 TEST_F(EngineTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {

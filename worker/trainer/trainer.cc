@@ -40,7 +40,8 @@ class EvalSource : public StepSource {
     const int64_t count = std::min(micro_batch_, windows_.count() - first);
     std::fill(tokens.begin() + count * seq_, tokens.end(), 0);
     std::fill(targets.begin() + count * seq_, targets.end(), -1);
-    return windows_.Read(first, count, tokens.first(count * seq_), targets.first(count * seq_));
+    return WithCause(windows_.Read(first, count, tokens.first(count * seq_), targets.first(count * seq_)),
+                     v1::INVALID_DATA);
   }
   double GradientScale(int64_t) override { return 0; }
   AdamWHyper Hyper(int64_t) const override { return {}; }
@@ -157,15 +158,23 @@ absl::Status Trainer::RunTask(v1::TrainerDone& done) {
     if (last_checkpoint_ != counters_.iterations) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
     STRATA_RETURN_IF_ERROR(WaitForCommit());
   }
-  std::string trace = task_.trace_path();
-  if (trace.empty()) trace = absl::StrCat(task_.checkpoint_dir(), "/trace-", task_.attempt(), ".json");
-  STRATA_RETURN_IF_ERROR(WriteChromeTrace(trace, engine_->train().plan(), engine_->train().traces()),
-                         "trace");
-  result_.set_trace_path(trace);
+  WriteTrace();
   result_.set_train_loss(last_loss_);
   done.set_finished(finished);
   *done.mutable_result() = result_;
   return absl::OkStatus();
+}
+
+// The model is trained and committed by now: a trace that cannot be written is no reason to lose the run.
+void Trainer::WriteTrace() {
+  std::string path = task_.trace_path();
+  if (path.empty()) path = absl::StrCat(task_.checkpoint_dir(), "/trace-", task_.attempt(), ".json");
+  const absl::Status written = WriteChromeTrace(path, engine_->train().plan(), engine_->train().traces());
+  if (written.ok()) {
+    result_.set_trace_path(path);
+  } else {
+    spdlog::warn("trainer: the run goes without its trace: {}", written.ToString());
+  }
 }
 
 absl::Status Trainer::Prepare() {
@@ -404,7 +413,10 @@ absl::Status Trainer::FillBatch(int64_t step, int64_t micro_batch, std::span<int
                                 std::span<int32_t> targets) {
   const int64_t global = task_.spec().training().global_batch();
   const int64_t per_micro_batch = engine_->layout().micro_batch;
-  return sampler_->Read(step * global + micro_batch * per_micro_batch, per_micro_batch, tokens, targets);
+  // A text that changed under the run is the job's affair: it must not be taken for a broken NVMe drive.
+  return WithCause(
+      sampler_->Read(step * global + micro_batch * per_micro_batch, per_micro_batch, tokens, targets),
+      v1::INVALID_DATA);
 }
 
 double Trainer::GradientScale(int64_t) {

@@ -44,6 +44,7 @@ class Trainer : private StepSource {
   absl::Status Resume();
   absl::Status TrainToEnd();
   absl::Status Evaluate();
+  void WriteTrace();
   absl::Status WriteCheckpoint();
   absl::Status FinishCheckpoint();
   absl::Status WaitForCommit();

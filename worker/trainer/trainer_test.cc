@@ -1,0 +1,137 @@
+// A trainer against an agent played by the test: what a run does when the world around it fails.
+#include "worker/trainer/trainer.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "common/fd.h"
+#include "common/thread.h"
+#include "offload/io/path_probe.h"
+#include "proto/job_spec/plan_job.h"
+#include "proto/job_spec/validate.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+class TrainerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "/trainer_test_" + std::to_string(getpid());
+    ASSERT_TRUE(MakeDirectories(folder_ + "/nvme").ok());
+    text_ = folder_ + "/text.txt";
+    std::string text;
+    for (int i = 0; i < 5000; ++i) text += static_cast<char>('a' + i * i % 26);
+    ASSERT_TRUE(WriteFileDurably(text_, text).ok());
+    const auto info = ProbePath(folder_);
+    ASSERT_TRUE(info.ok()) << info.status();
+
+    v1::JobSpec& spec = *task_.mutable_spec();
+    spec.set_name("trainer-test");
+    v1::ModelConfig& model = *spec.mutable_model()->mutable_config();
+    model.set_architecture(v1::ARCHITECTURE_LLAMA);
+    model.set_layers(1);
+    model.set_hidden(16);
+    model.set_heads(2);
+    model.set_ffn(32);
+    model.set_max_seq(16);
+    spec.mutable_data()->add_train(text_);
+    spec.mutable_data()->set_seq_len(16);
+    v1::TrainingSpec& training = *spec.mutable_training();
+    training.set_steps(4);
+    training.set_global_batch(2);
+    training.mutable_optimizer()->set_lr(1e-3);
+    training.set_compute_threads(1);
+    spec.mutable_memory()->set_device(16 * kMiB);
+    spec.mutable_memory()->set_host(16 * kMiB);
+    spec.mutable_memory()->set_nvme(16 * kMiB);
+    if (!info->o_direct) spec.mutable_memory()->set_direct_io(v1::DIRECT_IO_OFF);
+    ApplyDefaults(spec);
+    task_.set_job_uid("job");
+    task_.set_attempt(1);
+    *task_.mutable_budget() = BudgetOf(spec, {});
+    task_.set_nvme_path(folder_ + "/nvme");
+    task_.set_checkpoint_dir(folder_ + "/checkpoints/job");
+  }
+  void TearDown() override { EXPECT_TRUE(RemoveTree(folder_).ok()); }
+
+  // Runs the task to its end and returns its last message. Commits are granted; `on_row` sees every step.
+  v1::TrainerDone Run(const std::function<void(const v1::MetricRow&)>& on_row = nullptr) {
+    int fds[2];
+    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    TrainerChannel agent((Fd(fds[0]))), channel((Fd(fds[1])));
+    Thread trainer("trainer", [&] { exit_code_ = Trainer(channel).Run(); });
+    v1::AgentMessage first;
+    *first.mutable_task() = task_;
+    EXPECT_TRUE(agent.Send(first).ok());
+    v1::TrainerMessage message;
+    while (agent.Receive(&message).ok() && !message.has_done()) {
+      if (message.has_metrics() && on_row) on_row(message.metrics());
+      if (!message.has_commit()) continue;
+      v1::AgentMessage answer;
+      answer.mutable_committed()->set_step(message.commit().step());
+      answer.mutable_committed()->set_ok(true);
+      EXPECT_TRUE(agent.Send(answer).ok());
+    }
+    trainer.Join();
+    EXPECT_TRUE(message.has_done());
+    return message.done();
+  }
+
+  std::string folder_, text_;
+  v1::TrainerTask task_;
+  int exit_code_ = -1;
+};
+
+TEST_F(TrainerTest, TrainsToTheEnd) {
+  const v1::TrainerDone done = Run();
+  EXPECT_EQ(exit_code_, 0);
+  EXPECT_TRUE(done.finished()) << done.DebugString();
+  EXPECT_TRUE(fs::exists(done.result().trace_path()));
+  EXPECT_TRUE(fs::exists(done.result().checkpoint_path() + "/manifest.json"));
+}
+
+// The worker must not be blamed, and put into quarantine, for a text that somebody cut under the run.
+TEST_F(TrainerTest, ATextThatShrinksIsInvalidData) {
+  task_.mutable_spec()->mutable_training()->set_steps(1'000'000);
+  const v1::TrainerDone done = Run([&](const v1::MetricRow&) {
+    std::error_code error;
+    fs::resize_file(text_, 10, error);
+    EXPECT_FALSE(error) << error.message();
+  });
+  EXPECT_EQ(exit_code_, 1);
+  EXPECT_FALSE(done.finished());
+  EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.failure().message();
+  EXPECT_NE(done.failure().message().find(text_), std::string::npos) << done.failure().message();
+}
+
+TEST_F(TrainerTest, AnEvalTextThatShrinksIsInvalidData) {
+  const std::string eval = folder_ + "/eval.txt";
+  fs::copy_file(text_, eval);
+  task_.mutable_spec()->mutable_data()->add_eval(eval);
+  const v1::TrainerDone done = Run([&](const v1::MetricRow&) { fs::resize_file(eval, 10); });
+  EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
+}
+
+TEST_F(TrainerTest, ATraceThatCannotBeWrittenDoesNotLoseTheRun) {
+  task_.set_trace_path(folder_ + "/a-folder");
+  ASSERT_TRUE(MakeDirectories(folder_ + "/a-folder").ok());
+  const v1::TrainerDone done = Run();
+  EXPECT_EQ(exit_code_, 0);
+  EXPECT_TRUE(done.finished()) << done.DebugString();
+  EXPECT_EQ(done.result().trace_path(), "");
+  EXPECT_TRUE(fs::exists(done.result().checkpoint_path() + "/manifest.json"));
+  EXPECT_FALSE(fs::exists(folder_ + "/a-folder.tmp"));
+}
+
+}  // namespace
+}  // namespace strata
