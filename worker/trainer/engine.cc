@@ -192,7 +192,10 @@ absl::Status Engine::Initialize(uint64_t seed) {
 }
 
 absl::Status Engine::LoadHuggingFace(const std::string& folder) {
-  STRATA_ASSIGN_OR_RETURN(const HuggingFaceModel source, HuggingFaceModel::Open(folder), "model.from");
+  // Damage in the folder is the job's affair: without a cause it would be taken for a broken NVMe drive.
+  const absl::StatusOr<HuggingFaceModel> opened = HuggingFaceModel::Open(folder);
+  if (!opened.ok()) return WithCause(Annotate(opened.status(), "model.from"), v1::INVALID_DATA);
+  const HuggingFaceModel& source = *opened;
   std::vector<std::string> names;
   for (const ParamUnit& unit : layout_.units) {
     for (const TensorInfo& tensor : unit.tensors) names.push_back(tensor.name);
@@ -203,7 +206,7 @@ absl::Status Engine::LoadHuggingFace(const std::string& folder) {
                      " has tensors that config.json does not account for: ", absl::StrJoin(unused, ", ")));
   }
   return LoadMaster([&](const TensorInfo& tensor, int64_t element, std::span<float> out) {
-    return source.Read(tensor.name, tensor.shape, element, out);
+    return WithCause(source.Read(tensor.name, tensor.shape, element, out), v1::INVALID_DATA);
   });
 }
 
@@ -212,7 +215,7 @@ absl::Status Engine::LoadCheckpoint(CheckpointReader& reader, int64_t iterations
     return ForEachTensor(
         layout_.units[unit], begin, out,
         [&](const TensorInfo& tensor, int64_t element, std::span<float> values) {
-          return reader.ReadRange(state, tensor.name, element, values);
+          return WithCause(reader.ReadRange(state, tensor.name, element, values), v1::CHECKPOINT_CORRUPT);
         },
         kZeroPadding);
   });

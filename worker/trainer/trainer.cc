@@ -228,7 +228,7 @@ absl::Status Trainer::LoadStates() {
   STRATA_RETURN_IF_ERROR(MakeDirectories(task_.checkpoint_dir()));
   // Only this attempt writes the folder: what earlier ones left unfinished is rubbish.
   STRATA_RETURN_IF_ERROR(SweepTemporary(*files_, task_.checkpoint_dir()));
-  if (!task_.resume().empty()) return WithCause(Resume(), v1::CHECKPOINT_CORRUPT);
+  if (!task_.resume().empty()) return Resume();
   if (task_.spec().model().has_from()) return engine_->LoadHuggingFace(task_.spec().model().from());
   return engine_->Initialize(task_.spec().training().seed());
 }
@@ -237,15 +237,20 @@ absl::Status Trainer::Resume() {
   std::vector<CheckpointCandidate> candidates;
   for (const v1::Checkpoint& checkpoint : task_.resume())
     candidates.push_back({checkpoint.path(), checkpoint.digest()});
-  STRATA_ASSIGN_OR_RETURN(const OpenedCheckpoint opened, OpenNewestValid(candidates), "resuming");
+  const absl::StatusOr<OpenedCheckpoint> found = OpenNewestValid(candidates);
+  if (!found.ok()) return WithCause(Annotate(found.status(), "resuming"), v1::CHECKPOINT_CORRUPT);
+  const OpenedCheckpoint& opened = *found;
   for (const std::string& reason : opened.rejected)
     spdlog::warn("trainer: a checkpoint is not valid: {}", reason);
   const Manifest& manifest = opened.reader->manifest();
-  STRATA_ASSIGN_OR_RETURN(const ModelConfig model, ModelConfigFromJson(manifest.model_json),
-                          opened.reader->path());
-  if (!(model == engine_->layout().config)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(opened.reader->path(), " holds another model than the job's"));
+  const absl::StatusOr<ModelConfig> model = ModelConfigFromJson(manifest.model_json);
+  if (!model.ok()) {
+    return WithCause(Annotate(model.status(), opened.reader->path()), v1::CHECKPOINT_CORRUPT);
+  }
+  if (!(*model == engine_->layout().config)) {
+    return WithCause(absl::FailedPreconditionError(
+                         absl::StrCat(opened.reader->path(), " holds another model than the job's")),
+                     v1::CHECKPOINT_CORRUPT);
   }
   const auto extra = nlohmann::json::parse(manifest.state.extra_json, nullptr, false);
   if (!extra.is_object() || extra.value("data_fingerprint", "") != data_->fingerprint()) {

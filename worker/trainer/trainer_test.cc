@@ -12,6 +12,7 @@
 
 #include "common/fd.h"
 #include "common/thread.h"
+#include "offload/checkpoint/export.h"
 #include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
@@ -131,6 +132,22 @@ TEST_F(TrainerTest, ATraceThatCannotBeWrittenDoesNotLoseTheRun) {
   EXPECT_EQ(done.result().trace_path(), "");
   EXPECT_TRUE(fs::exists(done.result().checkpoint_path() + "/manifest.json"));
   EXPECT_FALSE(fs::exists(folder_ + "/a-folder.tmp"));
+}
+
+TEST_F(TrainerTest, ADamagedModelFolderIsInvalidData) {
+  const std::string checkpoint = Run().result().checkpoint_path();
+  const std::string model = folder_ + "/model";
+  ASSERT_TRUE(ExportHuggingFace(FileOps::Real(), checkpoint, model).ok());
+  task_.set_job_uid("second");
+  task_.set_checkpoint_dir(folder_ + "/checkpoints/second");
+  task_.mutable_spec()->mutable_model()->set_from(model);
+  EXPECT_TRUE(Run().finished()) << "the undamaged folder";
+
+  fs::resize_file(model + "/model.safetensors", 1000);
+  const v1::TrainerDone done = Run();
+  EXPECT_FALSE(done.finished());
+  EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
+  EXPECT_NE(done.failure().message().find("model.safetensors"), std::string::npos);
 }
 
 }  // namespace
