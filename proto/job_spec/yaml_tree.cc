@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/job_spec/text.h"
@@ -99,7 +100,7 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (!frame.key) {
       frame.key = std::move(node);
     } else {
-      frame.node.entries.emplace_back(std::move(*frame.key), std::move(node));
+      frame.node.entries.push_back({.key = std::move(*frame.key), .value = std::move(node)});
       frame.key.reset();
     }
   }

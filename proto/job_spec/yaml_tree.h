@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -13,14 +12,21 @@
 
 namespace strata {
 
+struct YamlEntry;
+
 struct YamlNode {
   enum class Kind { kNull, kScalar, kSequence, kMap };
   Kind kind = Kind::kNull;
   SourceMap::Position position;
-  bool quoted = false;                                 // kScalar
-  std::string text;                                    // kScalar
-  std::vector<YamlNode> items;                         // kSequence
-  std::vector<std::pair<YamlNode, YamlNode>> entries;  // kMap, in the order of the text
+  bool quoted = false;             // kScalar
+  std::string text;                // kScalar
+  std::vector<YamlNode> items;     // kSequence
+  std::vector<YamlEntry> entries;  // kMap, in the order of the text
+};
+
+struct YamlEntry {
+  YamlNode key;
+  YamlNode value;
 };
 
 struct YamlTree {
