@@ -144,8 +144,8 @@ class LocalRunTest(unittest.TestCase):
         with open(self.path(name), encoding="utf-8") as file:
             return file.read()
 
-    def start(self, *arguments):
-        return subprocess.Popen([STRATA, "--bin-dir", self.path("bin"), "local", "run", "job.yaml", "--state-dir", "state", *arguments],
+    def start(self, *arguments, state="state"):
+        return subprocess.Popen([STRATA, "--bin-dir", self.path("bin"), "local", "run", "job.yaml", "--state-dir", state, *arguments],
                                 cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 env={**os.environ, "STRATA_TEST_MARK": self.folder})
 
@@ -286,6 +286,11 @@ class LocalRunTest(unittest.TestCase):
         _, err = self.finish(self.start(), 3)
         self.assertIn("strata-worker", err)
         self.assertFalse(os.path.exists(self.path("state")))
+
+    def test_a_state_folder_that_cannot_be_made_leaves_no_nvme_folder(self):
+        _, err = self.finish(self.start("--nvme-path", "scratch", state="/proc/state"), 8)
+        self.assertIn("--state-dir", err)
+        self.assertFalse(os.path.exists(self.path("scratch")))
 
     def test_export_to_a_strange_folder_is_refused_before_anything_starts(self):
         os.mkdir(self.path("mine"))

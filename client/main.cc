@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
 #include "client/cli/completion.h"
@@ -44,6 +45,18 @@ std::map<std::string, std::string> ParseLabels(const std::vector<std::string>& p
     labels[pair.substr(0, equals)] = pair.substr(equals + 1);
   }
   return labels;
+}
+
+// What is wrong with a server's address; empty: nothing.
+std::string CheckAddress(const std::string& address) {
+  if (address.size() > 5 && address.rfind("unix:", 0) == 0) return "";
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(address.substr(colon + 1), &port) &&
+      port > 0 && port < 65536) {
+    return "";
+  }
+  return "'" + address + "' is not an address: write HOST:PORT, such as 127.0.0.1:7411, or unix:PATH";
 }
 
 CommandNode Describe(const CLI::App& app) {
@@ -231,6 +244,11 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  // Not a check of the option: CLI11 does not run those on an empty text.
+  if (const std::string wrong = CheckAddress(line.globals.server); !wrong.empty()) {
+    PrintError("error: --server or STRATA_SERVER: " + wrong + "\n");
+    return static_cast<int>(ExitCode::kUsage);
   }
   const std::map<std::string, Format> formats = {
       {"table", Format::kTable}, {"json", Format::kJson}, {"yaml", Format::kYaml}, {"jsonl", Format::kJsonl}};

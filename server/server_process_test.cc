@@ -212,6 +212,8 @@ TEST_F(ServerProcessTest, FlagsAreCheckedBeforeAnythingStarts) {
   EXPECT_EQ(Process({"--check-config"}).Wait(), 2);
   EXPECT_EQ(Process({"--data-dir", data, "--lease-ttl", "1y", "--check-config"}).Wait(), 2);
   EXPECT_EQ(Process({"--data-dir", data, "--listen", "nonsense", "--check-config"}).Wait(), 2);
+  EXPECT_EQ(Process({"--data-dir", data, "--listen", "127.0.0.1:99999", "--check-config"}).Wait(), 2);
+  EXPECT_EQ(Process({"--data-dir", data, "--listen", "127.0.0.1:", "--check-config"}).Wait(), 2);
   EXPECT_EQ(Process({"--data-dir", data, "--checkpoint-root", "relative", "--check-config"}).Wait(), 2);
   EXPECT_EQ(Process({"--data-dir", data, "--log-quota", "-1", "--check-config"}).Wait(), 2);
   EXPECT_EQ(Process({"--data-dir", data, "--no-such-flag"}).Wait(), 2);

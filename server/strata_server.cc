@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -73,7 +74,11 @@ absl::Status CheckFlags(Flags& flags) {
   STRATA_ASSIGN_OR_RETURN(flags.log_quota_bytes, ParseBytes(flags.log_quota), "--log-quota");
   if (flags.log_quota_bytes < (2 << 20))
     return absl::InvalidArgumentError("--log-quota: must be at least 2MiB");
-  if (flags.listen.find(':') == std::string::npos) {
+  // gRPC would take port 99999 for 34463.
+  const size_t colon = flags.listen.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(flags.listen.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
     return absl::InvalidArgumentError("--listen: must be host:port, as in 127.0.0.1:7411 or 0.0.0.0:7411");
   }
   if (!flags.checkpoint_root.empty()) {

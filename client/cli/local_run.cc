@@ -37,6 +37,7 @@
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
 namespace strata {
@@ -84,6 +85,10 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   const std::string storage_flag = run.flags.nvme_path.empty() ? "--state-dir" : "--nvme-path";
   for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
     violations.push_back(std::move(violation));
+  if (!run.flags.nvme_path.empty()) {
+    if (const auto info = ProbePath(NearestExisting(run.state_dir)); !info.ok())
+      violations.push_back({.field = "--state-dir", .description = std::string(info.status().message())});
+  }
   for (FieldViolation& violation : CheckMemory(spec, *memory)) violations.push_back(std::move(violation));
   PrintViolations(run.job, violations);
   if (!violations.empty()) return ExitCode::kRejected;

@@ -46,7 +46,10 @@ void RunView::OnJob(const v1::Job& job) {
   // Metric rows are fresher than the status, except after a failed attempt.
   if (status.progress().step() > step_ || status.state() != v1::Job::RUNNING)
     step_ = status.progress().step();
-  if (step_ == status.progress().step() && step_ > 0) loss_ = status.progress().loss();
+  if (step_ == status.progress().step() && step_ > 0) {
+    loss_ = status.progress().loss();
+    if (tokens_per_s_ == 0) tokens_per_s_ = status.progress().tokens_per_second();
+  }
   phase_ = status.tasks().empty() ? "" : status.tasks(0).phase();
   const std::string state = StateText(status);
   const std::string why = WhyText(status);
@@ -97,7 +100,8 @@ void RunView::PrintLine(const std::string& line) {
 }
 
 void RunView::Show(bool now) {
-  if (step_ == 0) return;
+  // A row may come before the job: then there is no total to hold it against.
+  if (step_ == 0 || total_ == 0) return;
   const int64_t nanos = clock_.MonotonicNanos();
   const int64_t every_ms = options_.terminal ? options_.live_every_ms : options_.plain_every_ms;
   if (!now && shown_nanos_ != 0 && nanos - shown_nanos_ < every_ms * 1'000'000) return;

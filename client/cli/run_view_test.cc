@@ -60,6 +60,18 @@ v1::MetricRow MakeRow(int64_t step) {
   return row;
 }
 
+TEST(RunViewTest, ARowBeforeTheJobShowsNothing) {
+  Capture out;
+  FakeClock clock;
+  RunView view({.out = out.file(), .terminal = false}, clock);
+  view.OnRow(MakeRow(1));
+  EXPECT_EQ(out.Take(), "");
+  view.OnJob(MakeJob(v1::Job::RUNNING));
+  EXPECT_EQ(out.Take(),
+            "austen-ab12: RUNNING\n"
+            "austen-ab12 step 1/300  loss 2.0312  11.2k tok/s  ETA 2m 29s  device 40 MiB/48 MiB\n");
+}
+
 TEST(RunViewTest, PlainLinesComeEveryFewSecondsAndAtTheEnd) {
   Capture out;
   FakeClock clock;
