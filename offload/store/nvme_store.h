@@ -186,7 +186,7 @@ class NvmeStore {
   std::vector<Item> items_ ABSL_GUARDED_BY(mu_);
   std::vector<Extent> extents_ ABSL_GUARDED_BY(mu_);
   // Per size class, a heap with the lowest on top: what is written in a row lies in a row, and is read so in
-  // the next step (disks and their caches like that: 1.3 x on a virtual one).
+  // the next step.
   std::vector<std::vector<uint32_t>> free_ ABSL_GUARDED_BY(mu_);
   std::optional<Generation> committed_ ABSL_GUARDED_BY(mu_);
   uint64_t extents_used_ ABSL_GUARDED_BY(mu_) = 0;
