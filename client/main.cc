@@ -235,7 +235,7 @@ int Main(int argc, char** argv) {
   app.add_option("--timeout", line.globals.timeout_seconds, "Seconds to watch at most; 0: no limit")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--bin-dir", line.globals.bin_dir,
-                 "Folder of strata-server, strata-worker and strata-trainer");
+                 "Folder of strata_server, strata_worker and strata_trainer");
   AddLocalCommands(app, line);
   AddJobCommands(app, line);
   AddCheckpointCommands(app, line);

@@ -1,4 +1,4 @@
-// strata-server: the coordinator. Flags, wiring, signals; every decision is elsewhere.
+// strata_server: the coordinator. Flags, wiring, signals; every decision is elsewhere.
 //
 // Exit codes: 0 ended by a signal as it should, or --check-config found nothing; 2 the flags or the
 // environment are wrong; 3 the data folder is damaged or in use; 5 the address cannot be served.
@@ -57,12 +57,12 @@ struct Flags {
 };
 
 int Fail(int code, absl::string_view message) {
-  absl::FPrintF(stderr, "strata-server: %s\n", message);
+  absl::FPrintF(stderr, "strata_server: %s\n", message);
   return code;
 }
 
 void Log(absl::string_view message) {
-  absl::FPrintF(stderr, "%s strata-server: %s\n",
+  absl::FPrintF(stderr, "%s strata_server: %s\n",
                 absl::FormatTime(absl::RFC3339_sec, absl::Now(), absl::UTCTimeZone()), message);
 }
 
@@ -108,7 +108,7 @@ absl::StatusOr<Fd> LockDataDir(const std::string& data_dir) {
   STRATA_ASSIGN_OR_RETURN(Fd lock, OpenFile(path, O_RDWR | O_CREAT));
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(path, " is held: another strata-server uses this folder"));
+        absl::StrCat(path, " is held: another strata_server uses this folder"));
   }
   return lock;
 }
@@ -174,8 +174,8 @@ int Serve(const Flags& flags, int signals) {
 int Main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"Coordinator of Strata: takes training jobs over gRPC and hands them to workers."};
-  app.name("strata-server");
-  app.set_version_flag("--version", std::string("strata-server 0.1.0"));
+  app.name("strata_server");
+  app.set_version_flag("--version", std::string("strata_server 0.1.0"));
   app.add_option("--listen", flags.listen, "host:port to serve; port 0 picks a free one")
       ->capture_default_str();
   app.add_option("--data-dir", flags.data_dir, "folder of the coordinator's databases and logs")->required();

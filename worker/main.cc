@@ -1,4 +1,4 @@
-// strata-worker: the agent of one machine.
+// strata_worker: the agent of one machine.
 #include <pthread.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -19,7 +19,7 @@ namespace {
 
 // 2: the command line or the configuration is wrong; 1: anything else.
 int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "strata-worker: %s\n", std::string(status.message()).c_str());
+  std::fprintf(stderr, "strata_worker: %s\n", std::string(status.message()).c_str());
   return absl::IsInvalidArgument(status) ? 2 : 1;
 }
 
@@ -42,7 +42,7 @@ absl::Status Serve(Agent& agent, const sigset_t& signals) {
 }
 
 int Main(int argc, char** argv) {
-  spdlog::set_default_logger(spdlog::stderr_logger_mt("strata-worker"));
+  spdlog::set_default_logger(spdlog::stderr_logger_mt("strata_worker"));
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
   auto parsed = ParseAgentOptions(argc, argv);
   if (!parsed.ok()) return Fail(parsed.status());

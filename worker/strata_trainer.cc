@@ -19,6 +19,7 @@ int RunGenerate(const strata::GenerateOptions& options) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   });
+  std::fputs("\n", stdout);
   if (status.ok()) return 0;
   std::fprintf(stderr, "strata_trainer generate: %s\n", status.ToString().c_str());
   return absl::IsNotFound(status) ? 3 : 1;

@@ -1,6 +1,6 @@
 // LocalService: a coordinator and a worker on this machine, kept alive by one small supervisor process.
 //
-//   strata (CLI) --fork--> supervisor --fork, exec--> strata-server, strata-worker --> trainers
+//   strata (CLI) --fork--> supervisor --fork, exec--> strata_server, strata_worker --> trainers
 //
 // The supervisor is its own session, so Ctrl-C of the terminal reaches only the CLI. It starts the server,
 // waits for its port, starts the worker, and starts either again when it dies (the server on the same port),

@@ -434,7 +434,7 @@ void Coordinator::EndAttempt(const JobPtr& job, AttemptEnded ended, const std::s
     worker.suspect = true;
     worker.reason = absl::StrCat(v1::FailureCause_Name(ended.failure->cause()), " in attempt ", job->attempt,
                                  " of ", job->name, ": ", ended.failure->message(),
-                                 "; repair it, then restart its strata-worker");
+                                 "; repair it, then restart its strata_worker");
     if (worker.state == WorkerState::kReady) worker.state = WorkerState::kQuarantined;
   }
   // A refusal means that the state has moved on; a failed write is repeated by who reports or expires again.

@@ -276,6 +276,24 @@ TEST_F(CoordinatorTest, AWorkerThatCannotCleanUpIsQuarantinedAndTheJobGoesOnWith
   EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::READY);
 }
 
+TEST_F(CoordinatorTest, AWorkerThatIsStoppingGetsNothingNew) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  v1::SyncRequest stopping;
+  stopping.set_worker("w1");
+  stopping.set_incarnation(1);
+  stopping.set_draining(true);
+  ASSERT_TRUE(coordinator_->Sync(stopping, CallContext()).ok());
+  v1::GetWorkerRequest get;
+  get.set_name("w1");
+  EXPECT_EQ(coordinator_->GetWorker(get)->state(), v1::Worker::DRAINING);
+  ASSERT_TRUE(Create("a").ok());
+  EXPECT_EQ(StateOf("a"), v1::Job::QUEUED);
+  EXPECT_EQ(Get("a").status().waiting().code(), "NO_WORKERS");
+  ASSERT_TRUE(Register("w1", 2).ok());
+  EXPECT_EQ(Sync("w1", 2).desired_size(), 1) << "a new incarnation is not stopping";
+  EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
+}
+
 TEST_F(CoordinatorTest, AnEtagThatIsNotCurrentIsRefused) {
   const v1::Job job = *Create("a");
   v1::CancelJobRequest cancel;

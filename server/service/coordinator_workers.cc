@@ -136,7 +136,7 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   }
   Worker& worker = workers_[request.worker_id()];
   // A restart of the agent is what repairs a worker that was quarantined for a hardware fault.
-  if (request.incarnation() != worker.incarnation) worker.suspect = false;
+  if (request.incarnation() != worker.incarnation) worker.suspect = worker.draining = false;
   worker.id = request.worker_id();
   worker.incarnation = request.incarnation();
   worker.capacity = request.capacity();
@@ -251,7 +251,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
       // been started anew, which sweeps what is left.
       worker.suspect = true;
       worker.reason = absl::StrCat("cannot remove the scratch of attempt ", job->attempt, " of ", job->name,
-                                   "; look at its NVMe folder, then restart its strata-worker");
+                                   "; look at its NVMe folder, then restart its strata_worker");
       EndAttempt(job, {job->attempt, failure, result}, actor);
     }
   } else if (job->state == JobState::kStarting && (phase == "STEPPING" || phase == "CHECKPOINTING")) {
@@ -333,6 +333,7 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   if (worker == nullptr) return unknown;
 
   worker->last_sync_nanos = clock_.MonotonicNanos();
+  worker->draining = request.draining();
   if (request.has_capacity()) {
     // Free bytes change all the time; only what jobs may take matters to the scheduler.
     worker->capacity = request.capacity();
@@ -525,7 +526,7 @@ v1::Worker Coordinator::WorkerView(const Worker& worker) {
   view.set_name(worker.id);
   switch (worker.state) {
     case WorkerState::kReady:
-      view.set_state(v1::Worker::READY);
+      view.set_state(worker.draining ? v1::Worker::DRAINING : v1::Worker::READY);
       break;
     case WorkerState::kQuarantined:
       view.set_state(v1::Worker::QUARANTINED);

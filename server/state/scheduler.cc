@@ -27,7 +27,7 @@ v1::Waiting NoWorkers(const std::map<std::string, Worker>& workers) {
   shortfall->set_resource("workers");
   shortfall->set_requested(1);
   shortfall->set_total(static_cast<int64_t>(workers.size()));
-  std::string remedy = "start strata-worker and point it at this coordinator";
+  std::string remedy = "start strata_worker and point it at this coordinator";
   for (const auto& [id, worker] : workers) {
     if (worker.state == WorkerState::kQuarantined) {
       remedy = absl::StrCat("worker ", id, " is quarantined: ", worker.reason);
@@ -54,7 +54,7 @@ Placement Place(const Job& job, const std::map<std::string, Worker>& workers,
   bool unknown = false;
   std::optional<Grant> avoided;
   for (const auto& [id, worker] : workers) {
-    if (worker.state != WorkerState::kReady) continue;
+    if (worker.state != WorkerState::kReady || worker.draining) continue;
     any_worker = true;
     std::shared_ptr<const v1::JobPlan> plan = plans(job, worker);
     if (plan == nullptr) {

@@ -34,6 +34,7 @@ struct Worker {
   std::string io_backend_why;
   std::string checkpoint_root;
   int64_t last_sync_nanos = 0;  // monotonic
+  bool draining = false;        // said so itself: it is stopping and gets no grant
   bool suspect = false;         // quarantined for a hardware fault: until the agent starts anew
   // Attempts that it still reports but should not run; it gets no grant while there are any.
   std::set<std::string> leftovers;

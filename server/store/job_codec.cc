@@ -119,7 +119,7 @@ absl::StatusOr<Job> DecodeJob(const std::string& bytes) {
   if (!v1::Job::State_IsValid(status.state()) || record.intent() < 0 || record.intent() > 2) {
     return absl::DataLossError(
         absl::StrCat("the stored record of ", in.name(),
-                     " has an unknown state: it was written by a newer strata-server"));
+                     " has an unknown state: it was written by a newer strata_server"));
   }
   Job job;
   job.uid = in.uid();

@@ -108,7 +108,7 @@ absl::Status SqliteDb::Migrate(const char* const* migrations, int count) {
   if (version > count) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, ": has format ", version, ", this program knows up to ", count,
-                     ": use the strata-server that wrote it, or a newer one"));
+                     ": use the strata_server that wrote it, or a newer one"));
   }
   for (int64_t i = version; i < count; ++i) {
     SqliteTransaction transaction(*this);

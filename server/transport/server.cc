@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         static_cast<grpc::Service*>(&server->fleet_), static_cast<grpc::Service*>(&server->workers_)}) {
     builder.RegisterService(service);
   }
-  grpc::ResourceQuota quota("strata-server");
+  grpc::ResourceQuota quota("strata_server");
   quota.SetMaxThreads(options.streams_max + kHeldSyncThreads + kUnaryThreads);
   builder.SetResourceQuota(quota);
   // Two coordinators on one port would share its connections silently.

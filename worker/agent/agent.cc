@@ -246,7 +246,9 @@ bool Agent::ShutdownDone() {
     stops = stop_requests_;
   }
   if (stops == 0 || !tasks_.empty()) return false;
-  if (ended_.empty() || stops > 1) return true;
+  if (stops > 1) return true;
+  // The coordinator learns that it must give this worker nothing more, unless it cannot be reached.
+  if (ended_.empty() && (told_draining_ || !registered_)) return true;
   if (report_deadline_ == 0) report_deadline_ = Now() + absl::ToInt64Nanoseconds(kFinalReportTimeout);
   return Now() > report_deadline_;
 }
@@ -357,8 +359,14 @@ absl::Status Agent::SyncOnce() {
   RefreshFreeBytes(&capacity_);
   *request.mutable_capacity() = capacity_;
   for (v1::TaskReport& report : Reports()) *request.add_tasks() = std::move(report);
+  bool draining;
+  {
+    MutexLock lock(mu_);
+    draining = stop_requests_ > 0;
+  }
+  request.set_draining(draining);
   const absl::Duration max_wait =
-      may_cancel
+      may_cancel && !draining
           ? std::min(lease_ttl_ / 3, tasks_.empty() && waiting_.empty() ? kMaxLongPoll : kMaxLongPollBusy)
           : absl::ZeroDuration();
   ToProto(max_wait, request.mutable_max_wait());
@@ -381,6 +389,7 @@ absl::Status Agent::SyncOnce() {
     return absl::OkStatus();
   }
   Answered(sent, response.lease_ttl());
+  told_draining_ = draining;
   next_sync_ = std::clamp(FromProto(response.next_sync()), absl::ZeroDuration(), lease_ttl_ / 3);
   Apply(response);
   return absl::OkStatus();

@@ -99,6 +99,7 @@ class Agent {
   int64_t last_answer_sent_ = 0;
   bool lease_ended_ = false;
   int64_t report_deadline_ = 0;  // of shutdown; 0: tasks still run
+  bool told_draining_ = false;   // the last answered Sync said that this worker is stopping
   absl::Status fatal_;           // read by Run after the thread ended
 
   Mutex mu_;

@@ -741,7 +741,7 @@ TEST_F(AgentTest, SecondAgentOnTheSameStateIsRefused) {
   auto second = StartAgent();
   EXPECT_EQ(WEXITSTATUS(second->Wait()), 1);
   EXPECT_TRUE(
-      absl::StrContains(*ReadFile(folder_ + "/agent.log", 1 << 20), "in use by another strata-worker"));
+      absl::StrContains(*ReadFile(folder_ + "/agent.log", 1 << 20), "in use by another strata_worker"));
 }
 
 TEST_F(AgentTest, RefusedRegistrationIsAnErrorWithItsReason) {

@@ -95,7 +95,7 @@ absl::Status FindTrainer(std::string* trainer) {
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   if (error) return FlagError("--trainer", "cannot find this executable's folder: name the trainer");
   // Installed beside this program, or where Bazel puts it.
-  for (const char* candidate : {"strata_trainer", "strata-trainer", "trainer/strata_trainer",
+  for (const char* candidate : {"strata_trainer", "strata_trainer", "trainer/strata_trainer",
                                 "../worker/strata_trainer", "../worker/trainer/strata_trainer"}) {
     const fs::path path = (self.parent_path() / candidate).lexically_normal();
     if (access(path.c_str(), X_OK) == 0 && fs::is_regular_file(path, error)) {
@@ -113,7 +113,7 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
   AgentOptions options;
   std::string device = "auto", host = "auto", nvme = "auto";
   double stop_grace_s = 10, checkpoint_grace_s = 120;
-  CLI::App app("strata-worker: runs training jobs for a Strata coordinator on this machine", "strata-worker");
+  CLI::App app("strata_worker: runs training jobs for a Strata coordinator on this machine", "strata_worker");
   app.add_option("--server", options.server, "Coordinator address, host:port or unix:path")->required();
   app.add_option("--worker-id", options.worker_id, "Name of this worker; default: the host's name");
   app.add_option("--state-dir", options.state_dir, "Folder for this agent's durable state")->required();
@@ -133,7 +133,7 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
     std::cout << app.help();
     return std::nullopt;
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see strata-worker --help)"));
+    return absl::InvalidArgumentError(absl::StrCat(error.what(), " (see strata_worker --help)"));
   }
   STRATA_ASSIGN_OR_RETURN(options.device_bytes, ParseSizeFlag("--device-bytes", device));
   STRATA_ASSIGN_OR_RETURN(options.host_bytes, ParseSizeFlag("--host-bytes", host));

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 absl::StatusOr<std::optional<AgentOptions>> Parse(std::vector<const char*> flags) {
-  flags.insert(flags.begin(), "strata-worker");
+  flags.insert(flags.begin(), "strata_worker");
   return ParseAgentOptions(static_cast<int>(flags.size()), flags.data());
 }
 

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(const std::string& path
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) {
       return absl::FailedPreconditionError(absl::StrCat(
-          path, " is in use by another strata-worker: stop it, or give this one its own folder"));
+          path, " is in use by another strata_worker: stop it, or give this one its own folder"));
     }
     return ErrnoStatus(errno, absl::StrCat("locking ", path, "/lock"));
   }

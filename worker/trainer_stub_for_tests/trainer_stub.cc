@@ -201,7 +201,7 @@ class Stub {
 
 int main(int argc, char** argv) {
   if (argc != 2 || std::string(argv[1]) != "--agent-fd=3") {
-    std::fprintf(stderr, "run by strata-worker only\n");
+    std::fprintf(stderr, "run by strata_worker only\n");
     return 2;
   }
   strata::Stub stub{strata::Fd(strata::kTrainerAgentFd)};
