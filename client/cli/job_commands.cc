@@ -85,8 +85,7 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
   const absl::StatusOr<v1::Job> created = client->CreateJob(request);
   if (!created.ok()) return Fail(created.status());
   if (flags.validate_only) return PrintOne(globals, *created, "valid; nothing was created\n");
-  if (!flags.watch)
-    return PrintOne(globals, *created, ShortName(created->name()) + "\n");
+  if (!flags.watch) return PrintOne(globals, *created, ShortName(created->name()) + "\n");
   PrintError(absl::StrCat("submitted ", ShortName(created->name()), "\n"));
   return Follow(globals, interrupt, *client, created->name());
 }
