@@ -192,7 +192,7 @@ class LocalRunTest(unittest.TestCase):
     def test_a_killed_server_is_started_again_on_its_port(self):
         process = self.start()
         self.wait_until_watching()
-        os.kill(self.child("strata_server"), signal.SIGKILL)
+        os.kill(self.child("strata-server"), signal.SIGKILL)
         wait_for("the second start", lambda: self.read("args").count("--listen") == 2)
         self.write("end", "SUCCEEDED")
         _, err = self.finish(process, 0)
@@ -262,7 +262,7 @@ class LocalRunTest(unittest.TestCase):
         process.send_signal(signal.SIGINT)
         out, err = self.finish(process, 0)
         address = re.search(r"strata watch austen-ab12 --server (127\S+)", err).group(1)
-        self.assertTrue(self.child("strata_server"))
+        self.assertTrue(self.child("strata-server"))
         _, err = self.finish(self.start(), 9)
         self.assertIn("another run uses", err)
         self.write("end", "SUCCEEDED")
@@ -275,16 +275,16 @@ class LocalRunTest(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
 
     def test_a_server_that_cannot_start_is_told_with_its_log(self):
-        self.write("bin/strata_server", "#!/bin/sh\necho the disk is on fire >&2\nexit 3\n")
+        self.write("bin/strata-server", "#!/bin/sh\necho the disk is on fire >&2\nexit 3\n")
         _, err = self.finish(self.start(), 5)
         self.assertIn("the disk is on fire", err)
         self.assertIn("exit code 3", err)
         self.assertEqual(alive(self.folder), {})
 
     def test_a_missing_program_is_told(self):
-        os.remove(self.path("bin/strata_worker"))
+        os.remove(self.path("bin/strata-worker"))
         _, err = self.finish(self.start(), 3)
-        self.assertIn("strata_worker", err)
+        self.assertIn("strata-worker", err)
         self.assertFalse(os.path.exists(self.path("state")))
 
     def test_a_state_folder_that_cannot_be_made_leaves_no_nvme_folder(self):

@@ -23,13 +23,13 @@ struct Names {
 Names NamesOf(Program program) {
   switch (program) {
     case Program::kServer:
-      return {"strata_server", "strata_server", "server"};
+      return {"strata-server", "strata_server", "server"};
     case Program::kWorker:
-      return {"strata_worker", "strata_worker", "worker"};
+      return {"strata-worker", "strata_worker", "worker"};
     case Program::kTrainer:
       break;
   }
-  return {"strata_trainer", "strata_trainer", "worker"};
+  return {"strata-trainer", "strata_trainer", "worker"};
 }
 
 bool IsExecutable(const std::string& path) {

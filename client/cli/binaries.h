@@ -11,7 +11,7 @@ namespace strata {
 enum class Program { kServer, kWorker, kTrainer };
 
 // An executable file: in `bin_dir` if that is not empty, else beside this program's own file
-// (strata_server), or in the sibling folder where Bazel builds it (../server/strata_server). kNotFound names
+// (strata-server), or in the sibling folder where Bazel builds it (../server/strata_server). kNotFound names
 // the places that were looked at.
 absl::StatusOr<std::string> FindProgram(Program program, const std::string& bin_dir);
 
