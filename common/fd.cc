@@ -12,7 +12,7 @@
 
 namespace strata {
 
-Fd& Fd::operator=(Fd&& other) {
+Fd& Fd::operator=(Fd&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) close(fd_);
     fd_ = std::exchange(other.fd_, -1);

@@ -18,8 +18,8 @@ class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other);
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept;
   ~Fd();
 
   int get() const { return fd_; }
