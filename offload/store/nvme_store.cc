@@ -17,6 +17,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "common/bytes.h"
 #include "common/check.h"
 #include "common/crc32c.h"
@@ -171,14 +172,14 @@ void NvmeStore::AssignExtents(const StoreLayout& layout) {
 
 absl::Status NvmeStore::RegisterWith(IoEngine& engine) { return engine.RegisterFile(*file_); }
 
-absl::Status NvmeStore::Read(IoEngine& engine, ItemId item, Generation expected, std::span<std::byte> out) {
+absl::Status NvmeStore::Read(IoEngine& engine, ItemId item, Generation generation, std::span<std::byte> out) {
   STRATA_RETURN_IF_ERROR(CheckBuffer(out.data()));
   const int64_t start = clock_.MonotonicNanos();
-  STRATA_ASSIGN_OR_RETURN(const ReadLease lease, BeginRead(item, expected, out.size()));
+  STRATA_ASSIGN_OR_RETURN(const ReadLease lease, BeginRead(item, generation, out.size()));
   absl::Status status;
   Transfer transfer;
   for (int attempt = 1; attempt <= kReadAttempts; ++attempt) {
-    uint32_t crc = ChecksumSeed(item, expected, out.size());
+    uint32_t crc = ChecksumSeed(item, generation, out.size());
     status = ReadExact(
         engine, *file_, lease.offset, out, options_.block_bytes,
         [&crc](std::span<const std::byte> piece) { crc = Crc32c(piece.data(), piece.size(), crc); });
@@ -193,7 +194,7 @@ absl::Status NvmeStore::Read(IoEngine& engine, ItemId item, Generation expected,
   }
   if (status.ok()) read_latency_.Record(clock_.MonotonicNanos() - start);
   EndRead(lease, transfer, status.ok());
-  return Annotate(status, status.ok() ? "" : Describe(item, expected));
+  return Annotate(status, status.ok() ? "" : Describe(item, generation));
 }
 
 absl::Status NvmeStore::Write(IoEngine& engine, ItemId item, Generation generation,
@@ -210,25 +211,30 @@ absl::Status NvmeStore::Write(IoEngine& engine, ItemId item, Generation generati
   return Annotate(status, status.ok() ? "" : Describe(item, generation));
 }
 
-absl::StatusOr<NvmeStore::ReadLease> NvmeStore::BeginRead(ItemId id, Generation expected, size_t size) {
+absl::StatusOr<NvmeStore::ReadLease> NvmeStore::BeginRead(ItemId id, Generation generation, size_t size) {
   STRATA_ASSIGN_OR_RETURN(const uint32_t index, Find(id));
   MutexLock lock(mu_);
   const Item& item = items_[index];
   if (size != item.stored_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat(Describe(id, expected), ": a read of ", size, " bytes, it has ", item.stored_bytes));
+        absl::StrCat(Describe(id, generation), ": a read of ", size, " bytes, it has ", item.stored_bytes));
   }
-  const Version* newest = Newest(item);
-  if (newest == nullptr || newest->generation != expected) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        Describe(id, expected), ": cannot be read, ",
-        newest == nullptr
-            ? std::string("nothing was written")
-            : absl::StrCat("the newest is generation ", static_cast<uint64_t>(newest->generation))));
+  const auto version =
+      std::find_if(item.versions.begin(), item.versions.end(),
+                   [generation](const Version& v) { return v.complete && v.generation == generation; });
+  if (version == item.versions.end()) {
+    std::vector<std::string> there;
+    for (const Version& v : item.versions) {
+      if (v.complete) there.push_back(absl::StrCat(static_cast<uint64_t>(v.generation)));
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat(Describe(id, generation), ": cannot be read, ",
+                     there.empty() ? "nothing is there"
+                                   : absl::StrCat("there are generations ", absl::StrJoin(there, ", "))));
   }
-  Extent& extent = extents_[newest->extent];
+  Extent& extent = extents_[version->extent];
   ++extent.readers;
-  return ReadLease{newest->extent, newest->crc, extent.offset};
+  return ReadLease{version->extent, version->crc, extent.offset};
 }
 
 void NvmeStore::EndRead(const ReadLease& lease, const Transfer& transfer, bool ok) {

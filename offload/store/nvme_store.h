@@ -1,9 +1,10 @@
 // NvmeStore: the NVMe tier of one job (or rank) on one path. Versioned, checked, gone when the process is.
 //
-// Versions. Write(item, g) makes a new version; the newest complete one is what Read returns. Commit(g) makes
-// the newest version of generation <= g of every item its state and frees the older ones; versions newer than
-// g stay uncommitted. Rollback() frees all uncommitted ones. So a step is atomic, and step t+1 may read and
-// write before Commit(t). Nothing survives the process, so nothing is ever synced.
+// Versions. Write(item, g) makes a new version; Read(item, g) returns it as long as it exists, also when a
+// newer one was written (a speculative update that is redone reads the committed version again). Commit(g)
+// makes the newest version of generation <= g of every item its state and frees the older ones; versions
+// newer than g stay uncommitted. Rollback() frees all uncommitted ones. So a step is atomic, and step t+1 may
+// read and write before Commit(t). Nothing survives the process, so nothing is ever synced.
 //
 // Trust. Generation and CRC-32C (over item, generation, size and the stored bytes) of every version are kept
 // in RAM and checked on every read, so a flipped, torn, lost, stale or misdirected write is kDataLoss, never
@@ -93,10 +94,11 @@ class NvmeStore {
   // Registers the file with a lane's engine (optional, see IoEngine::RegisterFile).
   absl::Status RegisterWith(IoEngine& engine);
 
-  // Fills `out` (exactly stored_bytes(item), aligned to 4096) with the newest complete version of `item`,
-  // which must be of generation `expected`: otherwise kFailedPrecondition, before any I/O. kDataLoss: the
-  // bytes are wrong (names folder, offset, item, expected and actual checksum).
-  absl::Status Read(IoEngine& engine, ItemId item, Generation expected, std::span<std::byte> out);
+  // Fills `out` (exactly stored_bytes(item), aligned to 4096) with the complete version `generation` of
+  // `item`; kFailedPrecondition, before any I/O, when there is none: never written, failed, overwritten
+  // (scratch), freed by a commit or a rollback. kDataLoss: the bytes are wrong (names folder, offset, item,
+  // expected and actual checksum).
+  absl::Status Read(IoEngine& engine, ItemId item, Generation generation, std::span<std::byte> out);
 
   // Writes `data` (exactly stored_bytes(item), aligned to 4096; padding is stored and checked like the rest)
   // as version `generation`. Never waits for an extent: if the layout's promise is broken and none is free,
@@ -113,7 +115,7 @@ class NvmeStore {
 
   // kNotFound for an item that is not in the layout.
   absl::StatusOr<uint64_t> stored_bytes(ItemId item) const;
-  // The generation Read would return; nullopt when there is none (or no such item).
+  // The newest generation that Read can return; nullopt when there is none (or no such item).
   std::optional<Generation> newest(ItemId item) const;
   std::optional<Generation> committed() const;  // The last commit.
 
@@ -160,7 +162,7 @@ class NvmeStore {
   NvmeStore(NvmeStoreOptions options, Clock& clock, StoreFolder folder);
   void AssignExtents(const StoreLayout& layout);
   // Begin finds or takes the extent and protects it; End makes the result known.
-  absl::StatusOr<ReadLease> BeginRead(ItemId id, Generation expected, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<ReadLease> BeginRead(ItemId id, Generation generation, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
   void EndRead(const ReadLease& lease, const Transfer& transfer, bool ok) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<WriteLease> BeginWrite(ItemId id, Generation generation, size_t size)
       ABSL_LOCKS_EXCLUDED(mu_);
