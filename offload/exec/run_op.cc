@@ -134,6 +134,8 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
       case ContentKind::kSaved:
         args.saved = pointer;
         break;
+      case ContentKind::kSavedRest:
+        return absl::InternalError("saved-rest is not built yet");
       case ContentKind::kActGradient:
         args.grad = pointer;
         break;

@@ -55,9 +55,9 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
 std::string Text(const PlanChoice& c) {
   return absl::StrCat("params ", Name(c.units[0].params), " gradients ", Name(c.units[0].gradients),
                       " record ", Name(c.units[0].record), " activations ", Name(c.blocks[1].activation),
-                      " keep ", c.blocks[1].keep_saved, " mode ", Name(c.mode), " clip ", c.clip, " depth ",
-                      c.prefetch_depth, " io ", c.io_threads, " micro-batches ", c.micro_batches, " chunk ",
-                      c.chunk_elements);
+                      " keep ", c.blocks[1].saved == PlanChoice::Saved::kKeep, " mode ", Name(c.mode),
+                      " clip ", c.clip, " depth ", c.prefetch_depth, " io ", c.io_threads, " micro-batches ",
+                      c.micro_batches, " chunk ", c.chunk_elements);
 }
 
 TEST(BuilderTest, EveryChoiceGivesPlansThatVerify) {

@@ -57,7 +57,10 @@ void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier act
   choice.prefetch_depth = request_.prefetch_depth > 0 ? request_.prefetch_depth : 1;
   if (request_.io_threads != 0) choice.io_threads = request_.io_threads;
   choice.units.assign(request_.layout->units.size(), PlanChoice::UnitHome{params, gradients, record});
-  choice.blocks.assign(request_.layout->blocks.size(), PlanChoice::BlockChoice{keep, activation});
+  choice.blocks.assign(
+      request_.layout->blocks.size(),
+      PlanChoice::BlockChoice{.saved = keep ? PlanChoice::Saved::kKeep : PlanChoice::Saved::kRecompute,
+                              .activation = activation});
   bases_.push_back(std::move(choice));
 }
 
@@ -103,7 +106,7 @@ int PlacementSearch::Movable(Move move) const {
 PlanChoice PlacementSearch::Moved(PlanChoice choice, Move move, int count) const {
   for (int i = 0; i < count; ++i) {
     if (move == Move::kKeepSaved) {
-      choice.blocks[i + 1].keep_saved = true;
+      choice.blocks[i + 1].saved = PlanChoice::Saved::kKeep;
       continue;
     }
     if (move == Move::kActivationsUp) {

@@ -192,7 +192,7 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
     job->notes.push_back(absl::StrCat(kClasses[i], ": ", WhereText(job->placement[i])));
   const int layers = static_cast<int>(request.layout->blocks.size()) - 2;
   int kept = 0;
-  for (int b = 1; b <= layers; ++b) kept += job->choice.blocks[b].keep_saved;
+  for (int b = 1; b <= layers; ++b) kept += job->choice.blocks[b].saved == PlanChoice::Saved::kKeep;
   job->notes.push_back(absl::StrCat("recompute: ", layers - kept, " of ", layers, " layers; ", kept,
                                     " keep what the forward pass saved"));
   job->notes.push_back(

@@ -58,13 +58,25 @@ struct PlanChoice {
   int io_threads = 2;
   struct UnitHome {
     Tier params = Tier::kNvme;
-    Tier gradients = Tier::kHost;  // accumulated gradients; kNvme is not built yet
+    Tier gradients = Tier::kHost;  // accumulated gradients
     Tier record = Tier::kNvme;
   };
   std::vector<UnitHome> units;
+  // How BACKWARD gets what FORWARD saved.
+  enum class Saved : uint8_t {
+    kKeep,       // all of it is kept, in `saved_home`
+    kSelective,  // ContentKind::kSaved is kept in `saved_home`, kSavedRest is computed again
+    kRecompute,  // all of it is computed again
+  };
+  // Transformer blocks only; the embedding and the head keep nothing.
   struct BlockChoice {
-    bool keep_saved = false;        // no RECOMPUTE: what FORWARD saved stays on the device
+    Saved saved = Saved::kRecompute;
+    Tier saved_home = Tier::kDevice;
     Tier activation = Tier::kHost;  // home of the block's input between FORWARD and BACKWARD
+    // False: the input is not kept at all. BACKWARD of the segment's last block runs RECOMPUTE from the
+    // nearest block below with a checkpoint (block 1 always has one) upwards, and keeps what these save on
+    // the device until it is used. All blocks of a segment of more than one block are kRecompute.
+    bool checkpoint = true;
   };
   std::vector<BlockChoice> blocks;
 };

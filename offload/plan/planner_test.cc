@@ -156,7 +156,7 @@ TEST(PlannerTest, WithRoomForAllNothingLeavesTheDevice) {
     EXPECT_EQ(home.params, Tier::kDevice);
     EXPECT_EQ(home.record, Tier::kDevice);
   }
-  for (int b = 1; b <= 6; ++b) EXPECT_TRUE(job.choice.blocks[b].keep_saved);
+  for (int b = 1; b <= 6; ++b) EXPECT_EQ(job.choice.blocks[b].saved, PlanChoice::Saved::kKeep);
   EXPECT_EQ(job.choice.mode, Mode::kOverlap);
   PlanRequest clipped = Roomy(layout);
   clipped.clip = true;

@@ -203,7 +203,7 @@ class TableBuilder {
 
   bool Recomputes(int block) const {
     return train_ && block < facts_.head && layout_.blocks[block].saved_bytes > 0 &&
-           !choice_.blocks[block].keep_saved;
+           choice_.blocks[block].saved != PlanChoice::Saved::kKeep;
   }
 
   void AddActivations() {
@@ -434,6 +434,9 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
                  "device needs the parameters on the device too; set placement.params: device");
   }
   for (const PlanChoice::BlockChoice& block : choice.blocks) {
+    if (block.saved == PlanChoice::Saved::kSelective || block.saved_home != Tier::kDevice ||
+        !block.checkpoint)
+      return Bad("memory.recompute", "this policy is not built yet");
     if (block.activation == Tier::kNvme)
       return Bad("memory.placement.activations", "activations live in device or host memory, not on nvme");
   }

@@ -80,6 +80,8 @@ const char* Name(Mode mode) {
       return "overlap";
     case Mode::kForwardOverlap:
       return "forward-overlap";
+    case Mode::kSpeculative:
+      return "speculative";
   }
   return "?";
 }
@@ -100,6 +102,8 @@ const char* Name(ContentKind kind) {
       return "activation";
     case ContentKind::kSaved:
       return "saved";
+    case ContentKind::kSavedRest:
+      return "saved-rest";
     case ContentKind::kActGradient:
       return "act-gradient";
     case ContentKind::kWorkspace:

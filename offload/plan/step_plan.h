@@ -73,7 +73,8 @@ enum class ContentKind : uint8_t {
   kAccumulated,  // {unit, chunk or -1 for the whole unit, contributions}: running sum of gradients, acc dtype
   kRecord,       // {unit, chunk}: optimizer record: master[n], m[n], v[n] floats, n = the chunk's elements
   kActivation,   // {block, micro_batch}: the input of block `block`
-  kSaved,        // {block, micro_batch}
+  kSaved,        // {block, micro_batch}: what FORWARD leaves for BACKWARD, the part that `selective` keeps
+  kSavedRest,    // {block, micro_batch}: the part that `selective` computes again
   kActGradient,  // {block, micro_batch}: d(loss)/d(input of block `block`)
   kWorkspace,    // contents do not outlive the operation
 };
@@ -130,8 +131,18 @@ struct Dependency {
 //   kNorm        R accumulated
 //   kClip, kCommit   none
 //   kUpdate      RW record, R accumulated (the chunk's range), W params (the chunk's range)
+// An UPDATE before CLIP assumes that the step is neither skipped nor clipped. Where CLIP finds otherwise, the
+// operations marked kRedo run: they read the versions that COMMIT of the step before left, which nothing has
+// touched, and write this step's again.
+enum class Speculation : uint8_t {
+  kNone,
+  kAssumed,  // runs before CLIP, on versions that a redo can replace
+  kRedo,     // does nothing unless CLIP found the assumption wrong; its waits are those of any operation
+};
+
 struct Op {
   OpKind kind = OpKind::kCommit;
+  Speculation speculation = Speculation::kNone;
   int32_t lane = 0;  // index into StepPlan::lanes
   int32_t block = -1;
   int32_t unit = -1;
@@ -151,7 +162,8 @@ struct Slot {
   int64_t bytes = 0;   // a multiple of kSlotAlignment
   std::string name;    // for traces and messages: "layers.params.0", "record.wte.3"
   // Holds a unit's parameters, a record or an accumulated gradient across steps: loaded before the first
-  // step.
+  // step. On NVMe: an item with versions, which COMMIT flips; other items (activations, gradients) are
+  // overwritten in place.
   bool persistent = false;
 };
 
@@ -177,7 +189,7 @@ struct ChunkHome {
 };
 
 enum class PlanKind : uint8_t { kTrain, kEval };
-enum class Mode : uint8_t { kSync, kOverlap, kForwardOverlap };
+enum class Mode : uint8_t { kSync, kOverlap, kForwardOverlap, kSpeculative };
 const char* Name(Mode mode);
 
 struct StepPlan {

@@ -51,7 +51,10 @@ PlanChoice UniformChoice(const ModelLayout& layout, Tier params, Tier gradients,
   choice.mode = Mode::kForwardOverlap;
   choice.chunk_elements = 4096;
   choice.units.assign(layout.units.size(), PlanChoice::UnitHome{params, gradients, record});
-  choice.blocks.assign(layout.blocks.size(), PlanChoice::BlockChoice{keep_saved, activations});
+  choice.blocks.assign(
+      layout.blocks.size(),
+      PlanChoice::BlockChoice{.saved = keep_saved ? PlanChoice::Saved::kKeep : PlanChoice::Saved::kRecompute,
+                              .activation = activations});
   return choice;
 }
 

@@ -38,6 +38,8 @@ std::optional<Mode> ModeOf(v1::Mode mode) {
       return Mode::kOverlap;
     case v1::MODE_FORWARD_OVERLAP:
       return Mode::kForwardOverlap;
+    case v1::MODE_SPECULATIVE:
+      return Mode::kSpeculative;
     default:
       return std::nullopt;
   }
@@ -62,6 +64,8 @@ v1::Mode ToProto(Mode mode) {
       return v1::MODE_OVERLAP;
     case Mode::kForwardOverlap:
       return v1::MODE_FORWARD_OVERLAP;
+    case Mode::kSpeculative:
+      return v1::MODE_SPECULATIVE;
   }
   return v1::MODE_UNSPECIFIED;
 }

@@ -1,0 +1,37 @@
+#include "offload/plan/verifier_util.h"
+
+#include <utility>
+#include <vector>
+
+namespace strata::verifier {
+namespace {
+
+int64_t AccSize(const StepPlan& plan) { return plan.compute_dtype == DType::kF64 ? 8 : 4; }
+
+}  // namespace
+
+bool IsOfUnit(ContentKind kind) {
+  return kind == ContentKind::kParams || kind == ContentKind::kGradient ||
+         kind == ContentKind::kAccumulated || kind == ContentKind::kRecord;
+}
+
+bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int64_t* end) {
+  if (!IsOfUnit(content.kind)) return false;
+  const std::vector<ChunkInfo>& chunks = plan.chunks[content.unit];
+  const bool whole = content.chunk < 0;
+  int64_t first = whole ? 0 : chunks[content.chunk].begin;
+  int64_t last = whole ? chunks.back().end : chunks[content.chunk].end;
+  int64_t size = AccSize(plan);
+  if (content.kind == ContentKind::kParams) size = SizeOf(plan.compute_dtype);
+  if (content.kind == ContentKind::kRecord) {
+    size = kRecordElementBytes;
+    last -= std::exchange(first, 0);  // Each chunk's record is a buffer of its own.
+  }
+  *begin = first * size;
+  *end = last * size;
+  return true;
+}
+
+bool IsStoreTransfer(OpKind kind) { return kind == OpKind::kRead || kind == OpKind::kWrite; }
+
+}  // namespace strata::verifier

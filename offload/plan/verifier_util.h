@@ -1,0 +1,35 @@
+// What the parts of the verifier share: content ranges and the form of a refusal.
+#ifndef OFFLOAD_PLAN_VERIFIER_UTIL_H_
+#define OFFLOAD_PLAN_VERIFIER_UTIL_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "offload/plan/step_plan.h"
+
+namespace strata::verifier {
+
+constexpr int64_t kBlock = 4096;
+constexpr int64_t kRecordElementBytes = 12;
+
+template <typename... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InternalError(absl::StrCat("unsafe plan: ", parts...));
+}
+
+// The bytes that a content of a unit takes: [begin, end) of the unit's buffer of that kind. False for other
+// kinds, whose size is the operand's.
+bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int64_t* end);
+bool IsOfUnit(ContentKind kind);
+// READ and WRITE: whole blocks to and from the NVMe store.
+bool IsStoreTransfer(OpKind kind);
+
+// The passes, in this order; each relies on those before it.
+absl::Status CheckStructure(const StepPlan& plan);  // indices, ranges, memory, no cycle
+absl::Status CheckStep(const StepPlan& plan);       // operands by kind, and the whole step
+absl::Status CheckRuns(const StepPlan& plan);       // happens-before, and what every byte holds
+
+}  // namespace strata::verifier
+
+#endif  // OFFLOAD_PLAN_VERIFIER_UTIL_H_

@@ -1,0 +1,166 @@
+// Structure: everything that later passes may rely on.
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "common/checked.h"
+#include "common/status.h"
+#include "offload/plan/plan_text.h"
+#include "offload/plan/verifier_util.h"
+
+namespace strata::verifier {
+namespace {
+
+absl::Status CheckSlots(const StepPlan& plan) {
+  std::vector<int32_t> order;
+  for (int32_t s = 0; s < static_cast<int32_t>(plan.slots.size()); ++s) {
+    const Slot& slot = plan.slots[s];
+    if (static_cast<int>(slot.tier) >= kTierCount) return Wrong("slot ", s, " is in no tier");
+    if (slot.bytes <= 0 || slot.bytes % kSlotAlignment != 0)
+      return Wrong(DescribeSlot(plan, s), ": ", slot.bytes, " bytes are not whole blocks of ",
+                   kSlotAlignment);
+    if (slot.tier == Tier::kNvme) {
+      if (!slot.persistent) return Wrong(DescribeSlot(plan, s), ": an NVMe item that holds no state");
+      continue;
+    }
+    const int64_t arena = plan.arena_bytes[static_cast<int>(slot.tier)];
+    if (slot.offset < 0 || slot.offset % kSlotAlignment != 0 || slot.bytes > arena ||
+        slot.offset > arena - slot.bytes)
+      return Wrong(DescribeSlot(plan, s), ": [", slot.offset, ", +", slot.bytes,
+                   ") is not aligned or not inside the arena of ", arena, " bytes");
+    order.push_back(s);
+  }
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return std::tie(plan.slots[a].tier, plan.slots[a].offset) <
+           std::tie(plan.slots[b].tier, plan.slots[b].offset);
+  });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const Slot& before = plan.slots[order[i - 1]];
+    const Slot& slot = plan.slots[order[i]];
+    if (before.tier == slot.tier && before.offset + before.bytes > slot.offset)
+      return Wrong(DescribeSlot(plan, order[i - 1]), " and ", DescribeSlot(plan, order[i]), " overlap");
+  }
+  int64_t nvme = 0;
+  for (const Slot& slot : plan.slots) {
+    if (slot.tier == Tier::kNvme) nvme += 2 * slot.bytes;  // the committed version and the next one
+  }
+  if (plan.arena_bytes[static_cast<int>(Tier::kNvme)] < nvme)
+    return Wrong("NVMe capacity of ", plan.arena_bytes[static_cast<int>(Tier::kNvme)],
+                 " bytes for two versions of every item, ", nvme, " bytes");
+  return absl::OkStatus();
+}
+
+absl::Status CheckHome(const StepPlan& plan, size_t unit, size_t chunk, const char* what, int32_t slot,
+                       int64_t offset, int64_t bytes) {
+  if (slot < 0 || slot >= static_cast<int32_t>(plan.slots.size()))
+    return Wrong(what, " of unit ", unit, " chunk ", chunk, " have no home");
+  const Slot& home = plan.slots[slot];
+  if (!home.persistent)
+    return Wrong(what, " of unit ", unit, " chunk ", chunk, ": ", DescribeSlot(plan, slot),
+                 " does not persist");
+  if (offset < 0 || offset > home.bytes - bytes || (home.tier == Tier::kNvme && offset != 0))
+    return Wrong(what, " of unit ", unit, " chunk ", chunk, " do not fit in ", DescribeSlot(plan, slot));
+  return absl::OkStatus();
+}
+
+absl::Status CheckChunks(const StepPlan& plan) {
+  if (plan.homes.size() != plan.chunks.size()) return Wrong("homes and chunks are of different units");
+  for (size_t u = 0; u < plan.chunks.size(); ++u) {
+    if (plan.chunks[u].empty() || plan.homes[u].size() != plan.chunks[u].size())
+      return Wrong("unit ", u, " has ", plan.chunks[u].size(), " chunks and ", plan.homes[u].size(),
+                   " homes");
+    int64_t at = 0;
+    for (size_t k = 0; k < plan.chunks[u].size(); ++k) {
+      const ChunkInfo& chunk = plan.chunks[u][k];
+      if (chunk.unit != static_cast<int32_t>(u) || chunk.begin != at || chunk.end <= at)
+        return Wrong("chunk ", k, " of unit ", u, " does not continue the unit at element ", at);
+      at = chunk.end;
+      const ChunkHome& home = plan.homes[u][k];
+      const int64_t n = chunk.end - chunk.begin;
+      STRATA_RETURN_IF_ERROR(CheckHome(plan, u, k, "optimizer records", home.record_slot, home.record_offset,
+                                       n * kRecordElementBytes));
+      STRATA_RETURN_IF_ERROR(CheckHome(plan, u, k, "parameters", home.params_slot, home.params_offset,
+                                       n * SizeOf(plan.compute_dtype)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Between runs one chunk's record and parameters pass through the host arena behind the persistent slots.
+absl::Status CheckStateStaging(const StepPlan& plan) {
+  int64_t persistent = 0, staging = 0;
+  for (const Slot& slot : plan.slots) {
+    if (slot.tier == Tier::kHost && slot.persistent)
+      persistent = std::max(persistent, slot.offset + slot.bytes);
+  }
+  for (const auto& unit : plan.chunks) {
+    for (const ChunkInfo& chunk : unit) {
+      const int64_t n = chunk.end - chunk.begin;
+      staging = std::max(staging, RoundUp(n * kRecordElementBytes, kBlock) +
+                                      RoundUp(n * SizeOf(plan.compute_dtype), kBlock));
+    }
+  }
+  const int64_t arena = plan.arena_bytes[static_cast<int>(Tier::kHost)];
+  if (arena - persistent < staging)
+    return Wrong("a host arena of ", arena, " bytes has no ", staging,
+                 " bytes for states behind the persistent ", persistent);
+  return absl::OkStatus();
+}
+
+absl::Status CheckContent(const StepPlan& plan, int32_t op, const Operand& operand, const Content& content) {
+  if (!IsOfUnit(content.kind)) return absl::OkStatus();
+  if (content.unit < 0 || content.unit >= static_cast<int32_t>(plan.chunks.size()) ||
+      content.chunk >= static_cast<int32_t>(plan.chunks[content.unit].size()) || content.chunk < -1)
+    return Wrong(DescribeOp(plan, op), ": ", Describe(content), " does not exist");
+  if (content.kind == ContentKind::kRecord && content.chunk < 0)
+    return Wrong(DescribeOp(plan, op), ": a record without its chunk");
+  int64_t begin = 0, end = 0;
+  UnitRange(plan, content, &begin, &end);
+  int64_t bytes = end - begin;
+  if (IsStoreTransfer(plan.ops[op].kind)) bytes = RoundUp(bytes, kBlock);
+  if (operand.bytes != bytes)
+    return Wrong(DescribeOp(plan, op), ": ", Describe(content), " is ", bytes, " bytes, not ", operand.bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CheckOps(const StepPlan& plan) {
+  const int32_t ops = static_cast<int32_t>(plan.ops.size());
+  for (int32_t i = 0; i < ops; ++i) {
+    const Op& op = plan.ops[i];
+    if (op.lane < 0 || op.lane >= static_cast<int32_t>(plan.lanes.size()))
+      return Wrong(DescribeOp(plan, i), ": no lane ", op.lane);
+    for (const Operand& operand : op.operands) {
+      if (operand.slot < 0 || operand.slot >= static_cast<int32_t>(plan.slots.size()))
+        return Wrong(DescribeOp(plan, i), ": no slot ", operand.slot);
+      const int64_t size = plan.slots[operand.slot].bytes;
+      if (operand.bytes < 0 || operand.offset < 0 || operand.offset % 64 != 0 || operand.bytes > size ||
+          operand.offset > size - operand.bytes)
+        return Wrong(DescribeOp(plan, i), ": [", operand.offset, ", +", operand.bytes,
+                     ") is not aligned or not inside ", DescribeSlot(plan, operand.slot), " of ", size,
+                     " bytes");
+      STRATA_RETURN_IF_ERROR(CheckContent(plan, i, operand, operand.content));
+      if (operand.access == Access::kReadWrite)
+        STRATA_RETURN_IF_ERROR(CheckContent(plan, i, operand, operand.before));
+    }
+    for (const Dependency& on : op.dependencies) {
+      if (on.op < 0 || on.op >= ops || on.distance < 0 || on.distance > 1)
+        return Wrong(DescribeOp(plan, i), " waits for op ", on.op, " at distance ", on.distance,
+                     ", which does not exist");
+      if (on.distance == 0 && on.op >= i)
+        return Wrong(DescribeOp(plan, i), " waits for ", DescribeOp(plan, on.op),
+                     ", which is not earlier in program order: a cycle");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckStructure(const StepPlan& plan) {
+  STRATA_RETURN_IF_ERROR(CheckSlots(plan));
+  STRATA_RETURN_IF_ERROR(CheckChunks(plan));
+  STRATA_RETURN_IF_ERROR(CheckStateStaging(plan));
+  return CheckOps(plan);
+}
+
+}  // namespace strata::verifier
