@@ -5,7 +5,7 @@
 // are loaded before the first step and read between runs through StateAccess (state_access.h).
 //
 // Failure: the first operation that fails stops every lane before its next operation; Run returns that error,
-// with what the operation was. The states are then undefined and the executor refuses further runs: the job
+// with what the operation was (and its cause, see cause.h). The states are then undefined and the executor refuses further runs: the job
 // resumes from its last checkpoint.
 #ifndef OFFLOAD_EXEC_EXECUTOR_H_
 #define OFFLOAD_EXEC_EXECUTOR_H_
@@ -25,6 +25,7 @@
 #include "offload/arena/pinned_arena.h"
 #include "offload/device/device.h"
 #include "offload/exec/block_compute.h"
+#include "offload/exec/cause.h"
 #include "offload/exec/step_source.h"
 #include "offload/exec/trace.h"
 #include "offload/io/io_engine.h"
@@ -46,9 +47,6 @@ struct ExecutorResources {
   std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
   Clock* clock = &Clock::Real();
 };
-
-// Payload of a failed run's Status that names its cause where the code alone does not: "NUMERIC".
-inline constexpr char kCausePayload[] = "strata/cause";
 
 struct TrainerCounters {
   int64_t iterations = 0;     // steps done, skipped ones included: the data cursor and the NVMe generation

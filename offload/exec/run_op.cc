@@ -186,12 +186,11 @@ absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
   if (now.skip) {
     if (plan_.mode == Mode::kOverlap) {
       // Updates of this step may have been applied already, and they cannot be taken back.
-      absl::Status status = absl::FailedPreconditionError(
-          absl::StrCat("the gradient of ", now.bad_tensor,
-                       " is not finite, and mode overlap updates before it can know; "
-                       "memory.mode: forward-overlap (or sync) skips such a step"));
-      status.SetPayload(kCausePayload, absl::Cord("NUMERIC"));
-      return status;
+      return WithCause(absl::FailedPreconditionError(
+                           absl::StrCat("the gradient of ", now.bad_tensor,
+                                        " is not finite, and mode overlap updates before it can know; "
+                                        "memory.mode: forward-overlap (or sync) skips such a step")),
+                       kCauseNumeric);
     }
     ++skipped_;
     return absl::OkStatus();

@@ -1,16 +1,14 @@
 #include "worker/trainer/failure.h"
 
 #include <string>
+#include <utility>
 
-#include "offload/exec/executor.h"
+#include "offload/exec/cause.h"
 
 namespace strata {
 
 absl::Status WithCause(absl::Status status, v1::FailureCause cause) {
-  if (!status.ok() && !status.GetPayload(kCausePayload).has_value()) {
-    status.SetPayload(kCausePayload, absl::Cord(v1::FailureCause_Name(cause)));
-  }
-  return status;
+  return WithCause(std::move(status), absl::string_view(v1::FailureCause_Name(cause)));
 }
 
 v1::FailureCause CauseOf(const absl::Status& status) {

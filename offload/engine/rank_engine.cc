@@ -1,0 +1,249 @@
+#include "offload/engine/rank_engine.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/escaping.h"
+#include "common/bytes.h"
+#include "common/checked.h"
+#include "common/status.h"
+#include "kernels/optimizer/reduce.h"
+#include "offload/device/cpu_device.h"
+#include "offload/exec/cause.h"
+#include "offload/plan/store_layout_of.h"
+
+namespace strata {
+namespace {
+
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new()) { EVP_DigestInit_ex(context_, EVP_sha256(), nullptr); }
+  ~Sha256() { EVP_MD_CTX_free(context_); }
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void Update(const void* data, size_t size) { EVP_DigestUpdate(context_, data, size); }
+  std::array<unsigned char, 32> Finish() {
+    std::array<unsigned char, 32> digest;
+    EVP_DigestFinal_ex(context_, digest.data(), nullptr);
+    return digest;
+  }
+
+ private:
+  EVP_MD_CTX* const context_;
+};
+
+// The tensor of `unit` that element `at` belongs to (its padding included), and where it ends.
+const TensorInfo& TensorAt(const ParamUnit& unit, int64_t at) {
+  auto next =
+      std::upper_bound(unit.tensors.begin(), unit.tensors.end(), at,
+                       [](int64_t element, const TensorInfo& tensor) { return element < tensor.offset; });
+  return *std::prev(next);
+}
+
+// Calls `piece(tensor, first element in the tensor, values)` for the parts of a unit's range that belong to
+// tensors; `padding(values)` for the rest.
+template <typename T, typename Piece, typename Padding>
+absl::Status ForEachTensor(const ParamUnit& unit, int64_t begin, std::span<T> values, Piece piece,
+                           Padding padding) {
+  while (!values.empty()) {
+    const TensorInfo& tensor = TensorAt(unit, begin);
+    const int64_t inside = begin - tensor.offset;
+    int64_t n;
+    if (inside < tensor.elements) {
+      n = std::min<int64_t>(tensor.elements - inside, values.size());
+      STRATA_RETURN_IF_ERROR(piece(tensor, inside, values.first(n)));
+    } else {
+      const int64_t padded = RoundUp(tensor.elements, kTensorAlignment);
+      n = std::min<int64_t>(padded - inside, values.size());
+      padding(values.first(n));
+    }
+    begin += n;
+    values = values.subspan(n);
+  }
+  return absl::OkStatus();
+}
+
+constexpr auto kZeroPadding = [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0f); };
+constexpr auto kSkipPadding = [](auto) {};
+
+}  // namespace
+
+absl::StatusOr<PlannedJob> PlanOrShortfall(const PlanRequest& request) {
+  auto outcome = MakePlan(request);
+  if (!outcome.ok()) return WithCause(outcome.status(), kCauseUser);
+  if (const auto* shortfall = std::get_if<PlanShortfall>(&*outcome)) {
+    return WithCause(absl::ResourceExhaustedError(absl::StrCat(
+                         "the job does not fit: ", Name(shortfall->tier), " needs ", shortfall->needed_bytes,
+                         " bytes, the budget is ", shortfall->budget_bytes, ". ", shortfall->remedy)),
+                     shortfall->tier == Tier::kDevice ? kCauseDeviceOom
+                     : shortfall->tier == Tier::kHost ? kCauseHostOom
+                                                      : kCauseNvmeFull);
+  }
+  return std::get<PlannedJob>(std::move(*outcome));
+}
+
+absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout& layout, PlannedJob planned,
+                                                               BlockCompute& compute, StateOps& state_ops,
+                                                               const RankEngineOptions& options) {
+  auto engine = std::unique_ptr<RankEngine>(new RankEngine(layout, std::move(planned)));
+  const PlannedJob& plan = engine->planned_;
+  auto device = CreateCpuDevice(plan.peak_bytes[static_cast<int>(Tier::kDevice)], state_ops);
+  if (!device.ok()) return WithCause(device.status(), kCauseDeviceOom);
+  engine->device_ = *std::move(device);
+  PinnedArenaOptions host_options = options.host;
+  host_options.bytes = static_cast<uint64_t>(plan.peak_bytes[static_cast<int>(Tier::kHost)]);
+  auto host = PinnedArena::Create(host_options);
+  if (!host.ok()) return WithCause(Annotate(host.status(), "host arena"), kCauseHostOom);
+  engine->host_ = *std::move(host);
+  if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0) {
+    auto store = NvmeStore::Open(options.store, StoreLayoutOf(plan.train));
+    if (!store.ok()) {
+      return WithCause(store.status(),
+                       absl::IsResourceExhausted(store.status()) ? kCauseNvmeFull : kCauseNvmeIo);
+    }
+    engine->store_ = *std::move(store);
+  }
+
+  ExecutorResources resources;
+  resources.layout = &layout;
+  resources.device = engine->device_.get();
+  resources.host = engine->host_.get();
+  resources.store = engine->store_.get();
+  resources.compute = &compute;
+  resources.host_state_ops = &state_ops;
+  resources.make_engine = [io = options.io] { return CreateIoEngine(io); };
+  STRATA_ASSIGN_OR_RETURN(engine->train_, Executor::Create(plan.train, resources, options.train));
+  STRATA_ASSIGN_OR_RETURN(engine->eval_, Executor::Create(plan.eval, resources, {.trace_capacity = 0}));
+  STRATA_ASSIGN_OR_RETURN(engine->states_, StateAccess::Create(plan.train, resources));
+  return engine;
+}
+
+std::vector<std::string> RankEngine::Backends() const {
+  std::vector<std::string> parts = {
+      device_->description(), absl::StrCat("host arena of ", FormatBytes(static_cast<int64_t>(host_->size())),
+                                           " on ", PageKindName(host_->report().pages),
+                                           host_->report().locked ? ", locked" : ", not locked")};
+  parts.insert(parts.end(), host_->report().why.begin(), host_->report().why.end());
+  if (store_ != nullptr) {
+    const NvmeStoreReport& report = store_->report();
+    parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(report.capacity_bytes)),
+                                 " on ", report.fs_type,
+                                 report.direct ? ", O_DIRECT" : ", buffered: ", report.why_buffered));
+  }
+  if (!train_->io_reports().empty()) {
+    const IoEngineReport& report = train_->io_reports().front();
+    parts.push_back(absl::StrCat(report.backend, " at depth ", report.depth));
+    parts.insert(parts.end(), report.notes.begin(), report.notes.end());
+  }
+  return parts;
+}
+
+absl::Status RankEngine::Initialize(const FillMaster& fill) {
+  return states_->Load(0, [&](int unit, StateClass state, int64_t begin, std::span<float> out) {
+    if (state != StateClass::kMaster) {
+      std::fill(out.begin(), out.end(), 0.0f);
+      return absl::OkStatus();
+    }
+    return ForEachTensor(layout_.units[unit], begin, out, fill, kZeroPadding);
+  });
+}
+
+absl::Status RankEngine::LoadCheckpoint(CheckpointReader& reader, int64_t iterations) {
+  return states_->Load(iterations, [&](int unit, StateClass state, int64_t begin, std::span<float> out) {
+    return ForEachTensor(
+        layout_.units[unit], begin, out,
+        [&](const TensorInfo& tensor, int64_t element, std::span<float> values) {
+          return WithCause(reader.ReadRange(state, tensor.name, element, values), kCauseCheckpoint);
+        },
+        kZeroPadding);
+  });
+}
+
+std::vector<CheckpointTensor> RankEngine::Tensors() const {
+  std::vector<CheckpointTensor> tensors;
+  for (const ParamUnit& unit : layout_.units) {
+    for (const TensorInfo& tensor : unit.tensors) tensors.push_back({tensor.name, tensor.shape});
+  }
+  return tensors;
+}
+
+absl::Status RankEngine::SaveTo(CheckpointWriter& writer, int64_t iterations) {
+  size_t first = 0;  // index of the unit's first tensor
+  for (size_t u = 0; u < layout_.units.size(); ++u) {
+    const ParamUnit& unit = layout_.units[u];
+    const auto append = [&](int, StateClass state, int64_t begin, std::span<const float> values) {
+      return ForEachTensor(
+          unit, begin, values,
+          [&](const TensorInfo& tensor, int64_t element, std::span<const float> part) -> absl::Status {
+            // A checkpoint is what later attempts fall back on: a poisoned one must not displace good ones.
+            if (const int64_t bad = FirstNonFinite(part.data(), static_cast<int64_t>(part.size()));
+                bad >= 0) {
+              return WithCause(
+                  absl::FailedPreconditionError(absl::StrCat(
+                      StateClassName(state), " of ", tensor.name, " is not finite at element ", element + bad,
+                      ": no checkpoint is written. Lower training.optimizer.lr or set training.grad_clip")),
+                  kCauseNumeric);
+            }
+            return writer.Append(state, first + (&tensor - unit.tensors.data()), element, part);
+          },
+          kSkipPadding);
+    };
+    STRATA_RETURN_IF_ERROR(states_->Read(static_cast<int>(u), 0, unit.elements, iterations, append, nullptr));
+    first += unit.tensors.size();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RankEngine::StateHash(int64_t iterations) {
+  std::map<std::string, std::pair<int, const TensorInfo*>> by_name;
+  for (size_t u = 0; u < layout_.units.size(); ++u) {
+    for (const TensorInfo& tensor : layout_.units[u].tensors)
+      by_name[tensor.name] = {static_cast<int>(u), &tensor};
+  }
+  Sha256 total;
+  for (const auto& [name, place] : by_name) {
+    const auto& [unit, tensor] = place;
+    Sha256 parts[4];
+    STRATA_RETURN_IF_ERROR(states_->Read(
+        unit, tensor->offset, tensor->offset + tensor->elements, iterations,
+        [&](int, StateClass state, int64_t, std::span<const float> values) {
+          parts[static_cast<int>(state)].Update(values.data(), values.size_bytes());
+          return absl::OkStatus();
+        },
+        [&](int, int64_t, std::span<const std::byte> bytes) {
+          parts[3].Update(bytes.data(), bytes.size());
+          return absl::OkStatus();
+        }));
+    total.Update(name.data(), name.size());
+    for (Sha256& part : parts) {
+      const auto digest = part.Finish();
+      total.Update(digest.data(), digest.size());
+    }
+  }
+  const auto digest = total.Finish();
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
+}
+
+std::array<int64_t, kTierCount> RankEngine::HighWaterBytes(const StepResult& result) const {
+  std::array<int64_t, kTierCount> high = result.high_water_bytes;
+  int64_t& host = high[static_cast<int>(Tier::kHost)];
+  host = std::max(host, states_->host_high_water_bytes());
+  return high;
+}
+
+absl::Status RankEngine::Close() {
+  // Executors hold engines that have the store's file registered: they go first.
+  states_.reset();
+  eval_.reset();
+  train_.reset();
+  if (store_ == nullptr) return absl::OkStatus();
+  const std::unique_ptr<NvmeStore> store = std::move(store_);
+  return std::move(*store).Close();
+}
+
+}  // namespace strata
