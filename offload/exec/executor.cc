@@ -17,6 +17,8 @@ constexpr std::chrono::seconds kWaitSlice(60);
 
 Executor::Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options)
     : plan_(plan),
+      speculates_(std::any_of(plan.ops.begin(), plan.ops.end(),
+                              [](const Op& op) { return op.speculation != Speculation::kNone; })),
       resources_(resources),
       options_(options),
       lanes_(plan.lanes.size()),
@@ -109,8 +111,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
     }
   }
   first_step_ = first;
-  applied_base_ = counters.applied_steps;
-  skipped_ = 0;
+  applied_ = counters.applied_steps;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
   for (StepState& step : states_) step = StepState();
 
@@ -124,7 +125,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   MutexLock lock(mu_);
   if (plan_.kind == PlanKind::kTrain) {
     counters.iterations = committed_;
-    counters.applied_steps = applied_base_ + (committed_ - first) - skipped_;
+    counters.applied_steps = applied_;
   }
   return failure_;
 }
@@ -178,11 +179,13 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
       return absl::OkStatus();
     }
     span.begin_nanos = clock.MonotonicNanos();
-    STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
-    span.end_nanos = clock.MonotonicNanos();
-    stats.busy_nanos += span.end_nanos - span.begin_nanos;
-    stats.bytes += op.bytes;
-    traces_[lane].Add(span);
+    if (op.speculation != Speculation::kRedo || state(step).redo) {
+      STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
+      span.end_nanos = clock.MonotonicNanos();
+      stats.busy_nanos += span.end_nanos - span.begin_nanos;
+      stats.bytes += op.bytes;
+      traces_[lane].Add(span);
+    }
     if (IsDeviceLane(plan_.lanes[lane])) {
       STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()));
     }
@@ -246,7 +249,9 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   result.step = step;
   result.skipped = done.skip;
   result.bad_tensor = done.bad_tensor;
-  result.applied_steps = applied_base_ + (step + 1 - first_step_) - skipped_;
+  if (plan_.kind == PlanKind::kTrain && !done.skip) ++applied_;
+  result.applied_steps = applied_;
+  result.redone = done.redo;
   for (const auto& [sum, tokens] : done.loss) {
     result.loss_sum += sum;
     result.tokens += tokens;

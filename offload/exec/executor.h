@@ -5,8 +5,8 @@
 // are loaded before the first step and read between runs through StateAccess (state_access.h).
 //
 // Failure: the first operation that fails stops every lane before its next operation; Run returns that error,
-// with what the operation was (and its cause, see cause.h). The states are then undefined and the executor refuses further runs: the job
-// resumes from its last checkpoint.
+// with what the operation was (and its cause, see cause.h). The states are then undefined and the executor
+// refuses further runs: the job resumes from its last checkpoint.
 #ifndef OFFLOAD_EXEC_EXECUTOR_H_
 #define OFFLOAD_EXEC_EXECUTOR_H_
 
@@ -97,6 +97,7 @@ class Executor {
     double grad_norm = 0;
     float grad_scale = 1;
     bool skip = false;
+    bool redo = false;  // what operations before CLIP assumed was wrong
     std::string bad_tensor;
   };
 
@@ -123,8 +124,6 @@ class Executor {
   StateOps& StateOpsOf(const LaneState& lane);
   std::byte* Pointer(const Operand& operand);
   StepState& state(int64_t step) { return states_[step & 1]; }
-  // Updates applied before `step`; exact once CLIP of the step before has run (see RunUpdate).
-  int64_t AppliedBefore(int64_t step) const { return applied_base_ + (step - first_step_) - skipped_.load(); }
   bool IsDeviceLane(const Lane& lane) const;
 
   // Elements [begin, end) of a unit with one weight-decay setting, for UPDATE.
@@ -134,6 +133,7 @@ class Executor {
   };
 
   const StepPlan& plan_;
+  const bool speculates_;  // the plan has operations that run before CLIP on an assumption
   const ExecutorResources resources_;
   const ExecutorOptions options_;
   std::vector<LaneState> lanes_;
@@ -153,8 +153,8 @@ class Executor {
   // Of the current run.
   int64_t eval_generation_ = 0;
   int64_t first_step_ = 0;
-  int64_t applied_base_ = 0;
-  std::atomic<int64_t> skipped_ = 0;
+  // Updates applied by committed steps. COMMIT writes it, and every UPDATE of the next step waits for that.
+  int64_t applied_ = 0;
 
   Mutex mu_;
   CondVar window_;  // a lane finished a step, or the run is over

@@ -183,28 +183,16 @@ absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
     now.skip = true;
     now.bad_tensor = TensorAt(resources_.layout->units[unit], now.unit_first_bad[unit]);
   }
-  if (now.skip) {
-    if (plan_.mode == Mode::kOverlap) {
-      // Updates of this step may have been applied already, and they cannot be taken back.
-      return WithCause(absl::FailedPreconditionError(
-                           absl::StrCat("the gradient of ", now.bad_tensor,
-                                        " is not finite, and mode overlap updates before it can know; "
-                                        "memory.mode: forward-overlap (or sync) skips such a step")),
-                       kCauseNumeric);
-    }
-    ++skipped_;
-    return absl::OkStatus();
-  }
-  if (plan_.clip) {
+  if (plan_.clip && !now.skip) {
     const double coefficient = options_.clip_norm / (now.grad_norm + 1e-6);
     now.grad_scale = coefficient < 1 ? static_cast<float>(coefficient) : 1.0f;
   }
+  now.redo = speculates_ && (now.skip || now.grad_scale != 1.0f);
   return absl::OkStatus();
 }
 
 // A skipped step still writes every home, with the bytes it found: the plan stays the same whatever the
-// numbers are. With an update rule that waits for CLIP, AppliedBefore is exact: CLIP of this step has run,
-// and CLIP of the next one needs gradients that overwrite what this UPDATE reads.
+// numbers are. An UPDATE before CLIP knows neither a skip nor a scale: it assumes that there is none.
 absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, StepSource& source) {
   const StepState& now = state(step);
   const ChunkInfo& chunk = plan_.chunks[op.unit][op.chunk];
@@ -213,9 +201,9 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
   const float* gradient = reinterpret_cast<const float*>(Pointer(op.operands[1]));
   std::byte* params = Pointer(op.operands[2]);
   StateOps& math = StateOpsOf(lane);
-  if (now.skip) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
-  const int64_t applied = AppliedBefore(step);
-  const AdamWHyper hyper = source.Hyper(applied);
+  const bool assumed = op.speculation == Speculation::kAssumed;
+  if (!assumed && now.skip) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
+  const AdamWHyper hyper = source.Hyper(applied_);
   for (const DecayRange& range : decay_[op.unit]) {
     const int64_t begin = std::max(range.begin, chunk.begin) - chunk.begin;
     const int64_t end = std::min(range.end, chunk.end) - chunk.begin;
@@ -233,8 +221,8 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
     update.beta2 = hyper.beta2;
     update.eps = hyper.eps;
     update.weight_decay = range.decay ? hyper.weight_decay : 0;
-    update.step = applied + 1;
-    update.grad_scale = now.grad_scale;
+    update.step = applied_ + 1;
+    update.grad_scale = assumed ? 1.0f : now.grad_scale;
     STRATA_RETURN_IF_ERROR(math.AdamW(lane.stream, update));
   }
   return absl::OkStatus();

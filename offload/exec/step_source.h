@@ -34,7 +34,9 @@ struct StepResult {
   float loss = 0;        // loss_sum / tokens
   double grad_norm = 0;  // before clipping; of the mean loss
   double lr = 0;
-  bool skipped = false;                                // a gradient was not finite: nothing changed
+  bool skipped = false;  // a gradient was not finite: nothing changed
+  // Updates that ran before the norm was known were thrown away and done again.
+  bool redone = false;
   std::string bad_tensor;                              // skipped: the first tensor with a non-finite gradient
   int64_t wall_nanos = 0;                              // since the previous step's end
   std::vector<LaneStats> lanes;                        // by index into StepPlan::lanes

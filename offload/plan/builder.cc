@@ -48,9 +48,8 @@ class Builder {
     if (train_) {
       Clip();
       // Forward order, so that the next step's first blocks can start first.
-      if (plan_.mode != Mode::kOverlap) {
-        for (const int u : facts_.first_use_order) Update(u);
-      }
+      for (const int u : facts_.first_use_order)
+        Update(u, Assumes(u) ? Speculation::kRedo : Speculation::kNone);
     }
     Commit();
     OrderByMode();
@@ -440,15 +439,24 @@ class Builder {
                           {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))},
                           -1, u));
     plan_.ops.back().bytes = AccBytes(u);
-    if (plan_.mode == Mode::kOverlap) Update(u);
+    if (Assumes(u)) Update(u, Speculation::kAssumed);
   }
 
   void Clip() { clip_ = Emit(OpKind::kClip, cpu_lane_, {}); }
 
+  // Updated before CLIP, which only a record with versions survives: on NVMe the version before is there
+  // until COMMIT. Records in memory are updated in place and cost no I/O, so they wait.
+  bool Assumes(int u) const {
+    return (plan_.mode == Mode::kOverlap || plan_.mode == Mode::kSpeculative) &&
+           choice_.units[u].record == Tier::kNvme;
+  }
+
   // ---- Optimizer
 
-  void Update(int u) {
+  void Update(int u, Speculation speculation) {
+    const size_t first = plan_.ops.size();
     for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) UpdateChunk(u, k);
+    for (size_t i = first; i < plan_.ops.size(); ++i) plan_.ops[i].speculation = speculation;
   }
 
   void UpdateChunk(int u, int k) {
@@ -530,9 +538,12 @@ class Builder {
         // State changes only after the step before is committed: so a step is atomic, COMMIT sees exactly
         // its own step in every tier, and no NVMe item ever needs a third version.
         Order(op, commit_, 1);
-        if (plan_.mode == Mode::kOverlap) continue;
+        if (plan_.ops[op].speculation == Speculation::kAssumed) continue;
         Order(op, clip_);
         Order(op, last_backward_);
+      }
+      for (int32_t op = clip_; op < commit_; ++op) {
+        if (plan_.ops[op].speculation == Speculation::kRedo) Order(op, clip_);
       }
     }
     if (plan_.mode != Mode::kSync) return;

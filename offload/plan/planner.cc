@@ -69,9 +69,10 @@ absl::Status CheckRequest(const PlanRequest& r) {
                "device needs the parameters on the device too; set memory.placement.params: device, or the "
                "optimizer to host or nvme");
   if (r.mode == Mode::kOverlap && r.clip)
-    return Bad("memory.mode",
-               "overlap updates before the global norm is known; with training.grad_clip use forward-overlap "
-               "or sync");
+    return Bad(
+        "memory.mode",
+        "overlap updates before the global norm is known; with training.grad_clip use forward-overlap, "
+        "speculative or sync");
   return absl::OkStatus();
 }
 
@@ -158,6 +159,7 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
 
 void FillTraffic(PlannedJob* job) {
   for (const Op& op : job->train.ops) {
+    if (op.speculation == Speculation::kRedo) continue;
     switch (op.kind) {
       case OpKind::kRead:
       case OpKind::kWrite:

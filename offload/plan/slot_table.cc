@@ -416,9 +416,10 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
   if (choice.io_threads < 1 || choice.io_threads > 64)
     return Bad("memory.io_threads", absl::StrCat(choice.io_threads, " is outside 1..64"));
   if (choice.mode == Mode::kOverlap && choice.clip)
-    return Bad("memory.mode",
-               "overlap updates before the global norm is known; with training.grad_clip use forward-overlap "
-               "or sync");
+    return Bad(
+        "memory.mode",
+        "overlap updates before the global norm is known; with training.grad_clip use forward-overlap, "
+        "speculative or sync");
   if (choice.units.size() != layout.units.size() || choice.blocks.size() != layout.blocks.size())
     return Bad("choice", "one entry per unit and per block of the layout is needed");
   for (size_t u = 0; u < choice.units.size(); ++u) {

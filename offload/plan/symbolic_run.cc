@@ -19,22 +19,30 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 
 class Run {
  public:
-  explicit Run(const StepPlan& plan) : plan_(plan) {
-    for (const Slot& slot : plan.slots) memory_.emplace_back((slot.bytes + kCell - 1) / kCell, 0);
+  Run(const StepPlan& plan, RedoSteps redo) : plan_(plan), redo_(redo) {
+    for (const Slot& slot : plan.slots) {
+      memory_.emplace_back((slot.bytes + kCell - 1) / kCell, 0);
+      // Version v of an item is in buffer v & 1: COMMIT comes before the version after next.
+      if (slot.tier == Tier::kNvme && slot.persistent) memory_.back().resize(2 * memory_.back().size());
+    }
     for (size_t u = 0; u < plan.homes.size(); ++u) {
       for (size_t k = 0; k < plan.homes[u].size(); ++k) {
-        ForHome(u, k, [&](uint64_t* cell, uint64_t name) { *cell = name; });
+        ForHome(u, k, 0, [&](uint64_t* cell, uint64_t name) { *cell = name; });
       }
     }
   }
 
   void Execute(int32_t index, int step) {
     const Op& op = plan_.ops[index];
+    step_ = step;
+    const bool redo = redo_ == RedoSteps::kAll || (redo_ == RedoSteps::kOdd && step % 2 == 1);
+    if (op.speculation == Speculation::kRedo && !redo) return;
     if (op.kind == OpKind::kCommit) return Commit(step);
     if (IsCopy(op)) return Copy(op);
     uint64_t hash =
         Mix(Mix(static_cast<uint64_t>(Canonical(op.kind)), op.block), Mix(op.unit, op.micro_batch));
     hash = Mix(hash, op.chunk);
+    if (op.speculation == Speculation::kAssumed && redo) hash = Mix(hash, 0xbad);
     if (op.kind == OpKind::kBatch) hash = Mix(hash, step);
     for (const Operand& operand : op.operands) {
       if (operand.access == Access::kWrite) continue;
@@ -91,7 +99,12 @@ class Run {
   }
   static int64_t Cells(const Operand& operand) { return (operand.bytes + kCell - 1) / kCell; }
   uint64_t* At(const Operand& operand, int64_t i) {
-    return &memory_[operand.slot][operand.offset / kCell + i];
+    return Home(operand.slot, operand.offset, i, step_ + operand.content.updates);
+  }
+  uint64_t* Home(int32_t slot, int64_t offset, int64_t i, int version) {
+    const bool versions = plan_.slots[slot].tier == Tier::kNvme && plan_.slots[slot].persistent;
+    const size_t half = versions ? memory_[slot].size() / 2 : 0;
+    return &memory_[slot][(plan_.kind == PlanKind::kTrain ? version & 1 : 0) * half + offset / kCell + i];
   }
 
   void Copy(const Op& op) {
@@ -101,14 +114,14 @@ class Run {
   }
 
   template <typename Visit>
-  void ForHome(size_t u, size_t k, const Visit& visit) {
+  void ForHome(size_t u, size_t k, int version, const Visit& visit) {
     const ChunkHome& home = plan_.homes[u][k];
     const int64_t n = plan_.chunks[u][k].end - plan_.chunks[u][k].begin;
     const uint64_t name = Mix(u, k);
     for (int64_t i = 0; i < n * 12 / kCell; ++i)
-      visit(&memory_[home.record_slot][home.record_offset / kCell + i], Mix(Mix(name, 1), i));
+      visit(Home(home.record_slot, home.record_offset, i, version), Mix(Mix(name, 1), i));
     for (int64_t i = 0; i < n * SizeOf(plan_.compute_dtype) / kCell; ++i)
-      visit(&memory_[home.params_slot][home.params_offset / kCell + i], Mix(Mix(name, 2), i));
+      visit(Home(home.params_slot, home.params_offset, i, version), Mix(Mix(name, 2), i));
   }
 
   void Commit(int step) {
@@ -116,11 +129,13 @@ class Run {
     published_[step & 1] = 0;
     for (size_t u = 0; u < plan_.homes.size(); ++u) {
       for (size_t k = 0; k < plan_.homes[u].size(); ++k)
-        ForHome(u, k, [&](uint64_t* cell, uint64_t) { digest_ = Mix(digest_, *cell); });
+        ForHome(u, k, step + 1, [&](uint64_t* cell, uint64_t) { digest_ = Mix(digest_, *cell); });
     }
   }
 
   const StepPlan& plan_;
+  const RedoSteps redo_;
+  int step_ = 0;
   std::vector<std::vector<uint64_t>> memory_;  // by slot
   uint64_t digest_ = 0;
   uint64_t published_[2] = {0, 0};  // two steps may be in flight
@@ -189,8 +204,8 @@ class RandomOrder {
 
 }  // namespace
 
-uint64_t SymbolicRun(const StepPlan& plan, int steps, std::optional<uint64_t> schedule_seed) {
-  Run run(plan);
+uint64_t SymbolicRun(const StepPlan& plan, int steps, std::optional<uint64_t> schedule_seed, RedoSteps redo) {
+  Run run(plan, redo);
   if (!schedule_seed.has_value()) {
     for (int step = 0; step < steps; ++step) {
       for (int32_t i = 0; i < static_cast<int32_t>(plan.ops.size()); ++i) run.Execute(i, step);

@@ -14,8 +14,11 @@ namespace strata {
 // A digest of every loss, norm and (between steps) every home over `steps` steps. With a schedule seed, lanes
 // take turns at random, bound only by lane order and dependencies (at most two steps in flight), so it may
 // differ from that of program order exactly when the plan is unsafe. Two placements of one model have one
-// digest when their chunks are the same.
-uint64_t SymbolicRun(const StepPlan& plan, int steps, std::optional<uint64_t> schedule_seed);
+// digest when their chunks are the same. `redo`: the steps in which CLIP finds what was assumed wrong; what
+// assumed operations computed in them is then no step's result.
+enum class RedoSteps { kNone, kAll, kOdd };
+uint64_t SymbolicRun(const StepPlan& plan, int steps, std::optional<uint64_t> schedule_seed,
+                     RedoSteps redo = RedoSteps::kNone);
 
 }  // namespace strata
 

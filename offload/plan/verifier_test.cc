@@ -23,12 +23,14 @@ StepPlan Build(const ModelLayout& layout, const PlanChoice& choice, PlanKind kin
   return *std::move(plan);
 }
 
+constexpr RedoSteps kRedoSteps[] = {RedoSteps::kNone, RedoSteps::kAll, RedoSteps::kOdd};
+
 // Sound plans of many kinds, with one chunk size.
 std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
   std::vector<StepPlan> plans;
   int n = 0;
-  for (const Mode mode : {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap}) {
+  for (const Mode mode : {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap, Mode::kSpeculative}) {
     for (const auto& [params, gradients, record] : {
              std::tuple{Tier::kDevice, Tier::kDevice, Tier::kDevice},
              std::tuple{Tier::kDevice, Tier::kDevice, Tier::kNvme},
@@ -54,7 +56,9 @@ TEST(VerifierTest, EverySchedulesResultIsThatOfProgramOrder) {
   for (const StepPlan& plan : SoundPlans(2)) {
     ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
     const uint64_t digest = SymbolicRun(plan, 3, std::nullopt);
-    for (uint64_t seed = 0; seed < 10; ++seed) EXPECT_EQ(SymbolicRun(plan, 3, seed), digest) << seed;
+    for (const RedoSteps redo : kRedoSteps) {
+      for (uint64_t seed = 0; seed < 5; ++seed) EXPECT_EQ(SymbolicRun(plan, 3, seed, redo), digest) << seed;
+    }
   }
 }
 
@@ -63,7 +67,9 @@ TEST(VerifierTest, PlacementModeAndDepthDoNotChangeWhatIsComputed) {
   for (const int64_t micro_batches : {1, 3}) {
     const std::vector<StepPlan> plans = SoundPlans(micro_batches);
     const uint64_t digest = SymbolicRun(plans[0], 3, std::nullopt);
-    for (const StepPlan& plan : plans) EXPECT_EQ(SymbolicRun(plan, 3, std::nullopt), digest);
+    for (const StepPlan& plan : plans) {
+      for (const RedoSteps redo : kRedoSteps) EXPECT_EQ(SymbolicRun(plan, 3, std::nullopt, redo), digest);
+    }
   }
 }
 
@@ -86,7 +92,7 @@ class Mutator {
 
   // Empty: this one did not apply.
   std::string Try() {
-    switch (Draw(11)) {
+    switch (Draw(12)) {
       case 0: {  // drop a dependency
         Op& op = AnyOp();
         if (op.dependencies.empty()) return "";
@@ -163,6 +169,13 @@ class Mutator {
         op.lane = static_cast<int32_t>(Draw(plan_.lanes.size()));
         return Named("changed the lane");
       }
+      case 10: {  // runs in other steps
+        Op& op = AnyOp();
+        const auto other = static_cast<Speculation>(Draw(3));
+        if (other == op.speculation) return "";
+        op.speculation = other;
+        return Named("changed the speculation");
+      }
       default: {  // slots that overlap
         const int32_t slot = static_cast<int32_t>(Draw(plan_.slots.size()));
         if (plan_.slots[slot].tier == Tier::kNvme || plan_.slots[slot].offset == 0) return "";
@@ -221,8 +234,10 @@ TEST(VerifierTest, MutantsAreRefusedOrHarmless) {
     ++harmless;
     const uint64_t digest = SymbolicRun(plan, 3, std::nullopt);
     EXPECT_EQ(SymbolicRun(mutant, 3, std::nullopt), digest) << "mutant " << i << ": " << what;
-    for (uint64_t seed = 0; seed < 5; ++seed)
-      ASSERT_EQ(SymbolicRun(mutant, 3, seed), digest) << "mutant " << i << ": " << what;
+    for (const RedoSteps redo : kRedoSteps) {
+      for (uint64_t seed = 0; seed < 3; ++seed)
+        ASSERT_EQ(SymbolicRun(mutant, 3, seed, redo), digest) << "mutant " << i << ": " << what;
+    }
   }
   std::printf("%d refused, %d harmless\n", refused, harmless);
   EXPECT_GT(refused, harmless);
@@ -234,7 +249,7 @@ TEST(VerifierTest, EveryDependencyIsNeeded) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 2, .tied = true});
   PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
   choice.micro_batches = 2;
-  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap}) {
+  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative}) {
     choice.mode = mode;
     const StepPlan plan = Build(layout, choice);
     for (size_t i = 0; i < plan.ops.size(); ++i) {

@@ -13,11 +13,14 @@ namespace {
 
 constexpr int32_t kSteps = 3;
 
-// Operations of all steps are numbered `step * ops + index`.
+// Operations of all steps are numbered `step * ops + index`. `redo`: CLIP of every step finds what was
+// assumed wrong, so what assumed operations have made of the state must be replaced; else redo operations do
+// nothing. Every step leaves the same contents either way, so steps of both sorts may follow each other.
 class RunCheck {
  public:
-  explicit RunCheck(const StepPlan& plan)
+  RunCheck(const StepPlan& plan, bool redo)
       : plan_(plan),
+        redo_(redo),
         train_(plan.kind == PlanKind::kTrain),
         ops_(static_cast<int32_t>(plan.ops.size())),
         lanes_(plan.lanes.size()),
@@ -32,7 +35,8 @@ class RunCheck {
         at_ = i;
         Advance();
         for (const Operand& operand : op().operands) {
-          if (operand.bytes > 0) STRATA_RETURN_IF_ERROR(Access_(operand));
+          if (operand.bytes > 0 && (redo_ || op().speculation != Speculation::kRedo))
+            STRATA_RETURN_IF_ERROR(Access_(operand));
         }
         STRATA_RETURN_IF_ERROR(CheckOrder());
       }
@@ -48,6 +52,7 @@ class RunCheck {
     int64_t version = -1;
     int64_t shift = 0;
     bool defined = false;
+    bool assumed = false;  // of an UPDATE whose assumption proves wrong
 
     bool operator==(const Cell&) const = default;
   };
@@ -94,6 +99,7 @@ class RunCheck {
     const bool state = content.kind == ContentKind::kParams || content.kind == ContentKind::kRecord;
     cell.version = state ? (train_ ? step_ : 0) + content.updates : step_;
     cell.content.updates = 0;
+    cell.assumed = redo_ && state && content.updates > 0 && op().speculation == Speculation::kAssumed;
     return cell;
   }
 
@@ -110,6 +116,15 @@ class RunCheck {
             segment->cell = CellOf(home.content, home);
         }
       }
+    }
+    KeepVersions();
+  }
+
+  // An item with versions still has the one of this step's start when it has been written.
+  void KeepVersions() {
+    start_.resize(plan_.slots.size());
+    for (size_t s = 0; s < start_.size(); ++s) {
+      if (plan_.slots[s].tier == Tier::kNvme && plan_.slots[s].persistent) start_[s] = segments_[s][0].cell;
     }
   }
 
@@ -179,7 +194,8 @@ class RunCheck {
     for (Segment* segment : Range(operand.slot, offset, bytes)) {
       if (segment->writer >= 0 && segment->writer != number() && !Before(segment->writer, number()))
         return Race(operand, segment->writer);
-      if (content && reads && !(segment->cell == expected)) return WrongContent(operand, expected, *segment);
+      if (content && reads && !(segment->cell == expected) && !(start_[operand.slot] == expected))
+        return WrongContent(operand, expected, *segment);
       if (!writes) {
         NoteReader(segment);
         continue;
@@ -242,7 +258,7 @@ class RunCheck {
         norms_.clear();
         break;
       case OpKind::kUpdate:
-        if (plan_.mode != Mode::kOverlap && (clip_ / ops_ != step_ || clip_ < 0 || !Before(clip_, number())))
+        if (op().speculation == Speculation::kNone && !AfterClip())
           return Wrong(DescribeOp(plan_, at_), " does not wait for CLIP");
         break;
       case OpKind::kCommit:
@@ -250,10 +266,14 @@ class RunCheck {
       default:
         break;
     }
+    if (op().speculation == Speculation::kRedo && !AfterClip())
+      return Wrong(DescribeOp(plan_, at_), " does not wait for CLIP, which decides whether it runs");
     if (step_ > 0 && (ChangesState() || plan_.mode == Mode::kSync) && !Before(commit_, number()))
       return Wrong(DescribeOp(plan_, at_), " does not wait for COMMIT of the step before");
     return absl::OkStatus();
   }
+
+  bool AfterClip() { return clip_ >= 0 && clip_ / ops_ == step_ && Before(clip_, number()); }
 
   bool ChangesState() const {
     for (const Operand& operand : op().operands) {
@@ -287,10 +307,12 @@ class RunCheck {
         }
       }
     }
+    KeepVersions();
     return absl::OkStatus();
   }
 
   const StepPlan& plan_;
+  const bool redo_;
   const bool train_;
   const int32_t ops_;
   const size_t lanes_;
@@ -298,6 +320,7 @@ class RunCheck {
   std::vector<int32_t> last_on_lane_;
   std::vector<std::vector<Segment>> segments_;
   std::vector<Segment*> range_;
+  std::vector<Cell> start_;  // by slot: NVMe items with versions, as this step found them
   int32_t step_ = 0;
   int32_t at_ = 0;
   int32_t clip_ = -1, commit_ = -1;
@@ -306,6 +329,11 @@ class RunCheck {
 
 }  // namespace
 
-absl::Status CheckRuns(const StepPlan& plan) { return RunCheck(plan).Run(); }
+absl::Status CheckRuns(const StepPlan& plan) {
+  STRATA_RETURN_IF_ERROR(RunCheck(plan, /*redo=*/false).Run());
+  const bool speculates = std::any_of(plan.ops.begin(), plan.ops.end(),
+                                      [](const Op& op) { return op.speculation != Speculation::kNone; });
+  return speculates ? RunCheck(plan, /*redo=*/true).Run() : absl::OkStatus();
+}
 
 }  // namespace strata::verifier

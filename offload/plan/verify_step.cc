@@ -17,14 +17,13 @@ class StepCheck {
 
   absl::Status Run() {
     if (plan_.micro_batches < 1) return Wrong(plan_.micro_batches, " micro-batches");
-    if (plan_.mode == Mode::kOverlap && plan_.clip)
-      return Wrong("mode overlap updates before the global norm is known, so it cannot clip");
     if (plan_.ops.empty() || plan_.ops.back().kind != OpKind::kCommit)
       return Wrong("the last operation is not COMMIT");
     STRATA_RETURN_IF_ERROR(CollectBlocks());
     for (at_ = 0; at_ < static_cast<int32_t>(plan_.ops.size()); ++at_) {
       next_ = 0;
       STRATA_RETURN_IF_ERROR(CheckLane());
+      STRATA_RETURN_IF_ERROR(CheckSpeculation());
       STRATA_RETURN_IF_ERROR(CheckOp());
       if (next_ != op().operands.size())
         return Wrong(DescribeOp(plan_, at_), ": ", op().operands.size(), " operands, not ", next_);
@@ -89,6 +88,16 @@ class StepCheck {
         op().kind == OpKind::kAccumulate || op().kind == OpKind::kNorm || op().kind == OpKind::kUpdate;
     if (either ? lane != LaneKind::kCpu && lane != LaneKind::kCompute : lane != LaneOf(op().kind))
       return Wrong(DescribeOp(plan_, at_), ": the wrong kind of lane");
+    return absl::OkStatus();
+  }
+
+  // Only an optimizer's traffic can be done again.
+  absl::Status CheckSpeculation() {
+    const OpKind kind = op().kind;
+    const bool can =
+        kind == OpKind::kUpdate || IsStoreTransfer(kind) || kind == OpKind::kH2D || kind == OpKind::kD2H;
+    if (op().speculation != Speculation::kNone && !can)
+      return Wrong(DescribeOp(plan_, at_), " cannot be assumed or done again");
     return absl::OkStatus();
   }
 
@@ -351,7 +360,12 @@ class StepCheck {
       return Wrong(DescribeOp(plan_, at_), ": updates ", Describe(op().operands[0].before), ", expected ",
                    Describe(before));
     STRATA_RETURN_IF_ERROR(Expect(Access::kRead, LaneTier(), CompleteSum(op().unit, op().chunk)));
-    if (!updates_.insert({op().unit, op().chunk}).second) return Wrong(DescribeOp(plan_, at_), ": twice");
+    const Speculation speculation = op().speculation;
+    if ((clips_ > 0) != (speculation != Speculation::kAssumed))
+      return Wrong(DescribeOp(plan_, at_), clips_ > 0 ? " assumes what CLIP has decided" : " is before CLIP");
+    std::set<std::pair<int32_t, int32_t>>& done = speculation == Speculation::kRedo ? redone_ : updates_;
+    if (!done.insert({op().unit, op().chunk}).second) return Wrong(DescribeOp(plan_, at_), ": twice");
+    if (speculation == Speculation::kAssumed) assumed_.insert({op().unit, op().chunk});
     return Expect(Access::kWrite, LaneTier(), params);
   }
 
@@ -364,6 +378,8 @@ class StepCheck {
       return Wrong(backwards_.size(), " LOSSes and BACKWARDs, not ", backwards);
     if (clips_ != (train_ ? 1 : 0)) return Wrong(clips_, " CLIPs");
     if (norms_.size() != (train_ ? plan_.chunks.size() : 0)) return Wrong(norms_.size(), " NORMs");
+    if (assumed_ != redone_)
+      return Wrong(assumed_.size(), " UPDATEs before CLIP and ", redone_.size(), " that can replace them");
     size_t chunks = 0;
     for (const auto& unit : plan_.chunks) chunks += unit.size();
     if (updates_.size() != (train_ ? chunks : 0))
@@ -383,7 +399,7 @@ class StepCheck {
   int32_t at_ = 0;
   size_t next_ = 0;  // operand
   int64_t clips_ = 0, commits_ = 0;
-  std::set<std::pair<int32_t, int32_t>> forwards_, backwards_, updates_;
+  std::set<std::pair<int32_t, int32_t>> forwards_, backwards_, updates_, assumed_, redone_;
   std::set<int32_t> norms_;
   std::vector<std::set<std::pair<int32_t, int32_t>>> summed_;  // by unit
 };

@@ -350,7 +350,7 @@ void CheckMemory(const v1::JobSpec& spec, Checker& check) {
   check.Require(
       memory.mode() != v1::MODE_OVERLAP || !(spec.training().grad_clip() > 0), "memory.mode",
       absl::StrCat("overlap updates a block before the global norm is known, so it cannot clip: write "
-                   "forward-overlap, or set training.grad_clip to 0 (it is ",
+                   "forward-overlap or speculative, or set training.grad_clip to 0 (it is ",
                    spec.training().grad_clip(), ")"));
   if (memory.prefetch_depth() != 0) check.Range("memory.prefetch_depth", memory.prefetch_depth(), 1, 16);
   if (memory.io_threads() != 0) check.Range("memory.io_threads", memory.io_threads(), 1, 8);
