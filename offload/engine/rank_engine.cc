@@ -130,10 +130,11 @@ std::vector<std::string> RankEngine::Backends() const {
                                            host_->report().locked ? ", locked" : ", not locked")};
   parts.insert(parts.end(), host_->report().why.begin(), host_->report().why.end());
   if (store_ != nullptr) {
-    const NvmeStoreReport& report = store_->report();
-    parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(report.capacity_bytes)),
-                                 " on ", report.fs_type,
-                                 report.direct ? ", O_DIRECT" : ", buffered: ", report.why_buffered));
+    for (const NvmePathReport& path : store_->report().paths) {
+      parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(path.capacity_bytes)),
+                                   " on ", path.fs_type,
+                                   path.direct ? ", O_DIRECT" : ", buffered: ", path.why_buffered));
+    }
   }
   if (!train_->io_reports().empty()) {
     const IoEngineReport& report = train_->io_reports().front();

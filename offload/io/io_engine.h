@@ -19,7 +19,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -102,24 +101,6 @@ class IoEngine {
 
   virtual IoEngineReport report() const = 0;
 };
-
-// Called with the pieces of a transfer in order of offset.
-using IoPieceFn = std::function<void(std::span<const std::byte>)>;
-
-constexpr size_t kIoBlockBytes = size_t{1} << 20;
-
-// Read exactly `data.size()` bytes, or write exactly those, in pieces of at most `block_bytes` at the depth
-// of the engine; returns when no piece is in flight any more, with the first error in order of offset.
-// Nothing else may be outstanding on the engine.
-//
-// `on_piece` (optional) sees every piece in order while others are in flight - for a read once it has
-// arrived, for a write while it is being written - so that a checksum costs no time of its own. After an
-// error it has seen only some of them.
-absl::Status ReadExact(IoEngine& engine, const IoFile& file, uint64_t offset, std::span<std::byte> data,
-                       size_t block_bytes = kIoBlockBytes, const IoPieceFn& on_piece = nullptr);
-absl::Status WriteExact(IoEngine& engine, const IoFile& file, uint64_t offset,
-                        std::span<const std::byte> data, size_t block_bytes = kIoBlockBytes,
-                        const IoPieceFn& on_piece = nullptr);
 
 // For engines: the Status of a failed request, "reading 1048576 bytes at offset 0 of <path>: ... (errno 5)".
 // `done` bytes of it had been transferred.

@@ -20,6 +20,7 @@
 #include "offload/io/io_factory.h"
 #include "offload/io/io_uring_engine.h"
 #include "offload/io/thread_io_engine.h"
+#include "offload/io/transfer_queue.h"
 
 namespace strata {
 namespace {

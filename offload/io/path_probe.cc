@@ -60,7 +60,8 @@ absl::Status WithRemedy(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(status.message(), "; ", remedy));
 }
 
-// A file in `path` without a name: by O_TMPFILE, else by unlinking it at once.
+}  // namespace
+
 absl::StatusOr<Fd> MakeProbeFile(const std::string& path, bool& o_tmpfile) {
   absl::StatusOr<Fd> fd = OpenFile(path, O_TMPFILE | O_RDWR, 0600);
   o_tmpfile = fd.ok();
@@ -77,6 +78,8 @@ absl::StatusOr<Fd> MakeProbeFile(const std::string& path, bool& o_tmpfile) {
     return ErrnoStatus(errno, absl::StrCat("unlinking ", name));
   return result;
 }
+
+namespace {
 
 // Writes `size` bytes of a pattern chosen by `salt` at `offset` and reads them back.
 absl::Status WriteAndReadBack(int fd, const std::string& path, unsigned char* data, size_t size,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/fd.h"
 
 namespace strata {
 
@@ -26,6 +27,10 @@ struct PathInfo {
 // writable), kResourceExhausted (full), kDataLoss (came back different); each names the path and a remedy.
 // Blocking; any thread.
 absl::StatusOr<PathInfo> ProbePath(const std::string& path);
+
+// An empty file in the folder `path` without a name: by O_TMPFILE (`o_tmpfile`), else by unlinking it at
+// once.
+absl::StatusOr<Fd> MakeProbeFile(const std::string& path, bool& o_tmpfile);
 
 }  // namespace strata
 

@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 
 #include "common/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "offload/io/path_speed.h"
 
 namespace strata {
 namespace {
@@ -63,6 +65,18 @@ TEST(ProbePath, UnwritableFolderIsPermissionDeniedWithARemedy) {
   EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr(path));
   EXPECT_THAT(status.message(), HasSubstr("choose another folder"));
+}
+
+TEST(MeasurePathSpeed, MeasuresBothDirectionsAndLeavesNothing) {
+  const std::string path = Folder("speed");
+  const auto speed = MeasurePathSpeed(path, uint64_t{3} << 20);
+  ASSERT_TRUE(speed.ok()) << speed.status();
+  EXPECT_GT(speed->read_bytes_per_second, 0);
+  EXPECT_GT(speed->write_bytes_per_second, 0);
+  EXPECT_LT(speed->RoundTripBytesPerSecond(),
+            std::min(speed->read_bytes_per_second, speed->write_bytes_per_second));
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+  EXPECT_TRUE(absl::IsNotFound(MeasurePathSpeed(path + "/missing").status()));
 }
 
 }  // namespace

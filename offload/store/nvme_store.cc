@@ -1,20 +1,25 @@
 // Order of events in Open, so that whatever fails or is killed leaves nothing:
-//   1. check the layout and probe the path   2. sweep what dead processes left   3. lock the folder
-//   4. make the unnamed file                 5. preallocate it
-// From 4 on the space belongs to this process alone and returns to the file system when it ends, however it
+//   1. check the layout and probe the paths   2. for each path: sweep what dead processes left, lock the
+//   folder, make the unnamed file                          3. compare what each path has with what it
+//   needs   4. preallocate
+// From 2 on the space belongs to this process alone and returns to the file system when it ends, however it
 // ends.
 #include "offload/store/nvme_store.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -22,12 +27,12 @@
 #include "common/check.h"
 #include "common/crc32c.h"
 #include "common/status.h"
-#include "offload/io/path_probe.h"
+#include "offload/store/striper.h"
 
 namespace strata {
 namespace {
 
-constexpr int kReadAttempts = 2;
+constexpr uint64_t kReadAttempts = 2;
 constexpr size_t kZeroChunkBytes = size_t{1} << 20;
 
 struct FreeDeleter {
@@ -45,45 +50,96 @@ uint32_t ChecksumSeed(ItemId item, Generation generation, uint64_t size) {
   return Crc32c(header, sizeof(header));
 }
 
-absl::Status NoSpace(const std::string& folder, uint64_t need, uint64_t have) {
-  return absl::ResourceExhaustedError(absl::StrCat("the NVMe store in ", folder, " needs ", Amount(need),
-                                                   ", there are ", Amount(have),
-                                                   ": free space, or lower memory.nvme"));
+// What a path has to hold, and what its file system had free when that was looked up.
+struct Space {
+  std::string folder;
+  uint64_t need = 0, have = 0;
+};
+
+absl::Status NoSpace(std::span<const Space> paths) {
+  std::vector<std::string> parts;
+  for (const Space& path : paths) {
+    parts.push_back(
+        absl::StrCat("in ", path.folder, " needs ", Amount(path.need), ", there are ", Amount(path.have)));
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the NVMe store ", absl::StrJoin(parts, "; "), ": free space, or lower memory.nvme"));
 }
 
-// Allocates blocks by writing zeros, where the file system has no fallocate (NFS).
-absl::Status FillWithZeros(int fd, uint64_t bytes, const std::string& folder, uint64_t have) {
+// Allocates blocks by writing zeros, where the file system has no fallocate (NFS). False: the disk is full.
+absl::StatusOr<bool> FillWithZeros(int fd, const Space& space) {
   const std::unique_ptr<std::byte, FreeDeleter> zeros(
       static_cast<std::byte*>(aligned_alloc(kStoreBlockBytes, kZeroChunkBytes)));
   if (zeros == nullptr)
-    return absl::ResourceExhaustedError(absl::StrCat("no memory to fill the file in ", folder));
+    return absl::ResourceExhaustedError(absl::StrCat("no memory to fill the file in ", space.folder));
   memset(zeros.get(), 0, kZeroChunkBytes);
-  for (uint64_t offset = 0; offset < bytes;) {
-    const size_t size = std::min<uint64_t>(kZeroChunkBytes, bytes - offset);
+  for (uint64_t offset = 0; offset < space.need;) {
+    const size_t size = std::min<uint64_t>(kZeroChunkBytes, space.need - offset);
     const ssize_t written = pwrite(fd, zeros.get(), size, static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
-    if (written == 0 || (written < 0 && (errno == ENOSPC || errno == EDQUOT)))
-      return NoSpace(folder, bytes, have);
-    if (written < 0) return ErrnoStatus(errno, absl::StrCat("allocating ", Amount(bytes), " in ", folder));
+    if (written == 0 || (written < 0 && (errno == ENOSPC || errno == EDQUOT))) return false;
+    if (written < 0)
+      return ErrnoStatus(errno, absl::StrCat("allocating ", Amount(space.need), " in ", space.folder));
     offset += static_cast<uint64_t>(written);
+  }
+  return true;
+}
+
+// False: the disk is full.
+absl::StatusOr<bool> Preallocate(int fd, const Space& space) {
+  if (space.need == 0) return true;
+  int result;
+  do {
+    result = fallocate(fd, 0, 0, static_cast<off_t>(space.need));
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return true;
+  if (errno == ENOSPC || errno == EDQUOT) return false;
+  if (errno == EOPNOTSUPP) return FillWithZeros(fd, space);
+  return ErrnoStatus(errno, absl::StrCat("preallocating ", Amount(space.need), " in ", space.folder));
+}
+
+// Compares first, or others would see a full disk for a moment. Paths on one file system share what it has.
+absl::Status PreallocateAll(std::span<const std::unique_ptr<IoFile>> files, std::span<Space> spaces) {
+  std::map<dev_t, uint64_t> needs;
+  std::vector<dev_t> devices;
+  for (size_t i = 0; i < files.size(); ++i) {
+    struct statvfs fs;
+    struct stat info;
+    if (fstatvfs(files[i]->fd(), &fs) != 0 || fstat(files[i]->fd(), &info) != 0)
+      return ErrnoStatus(errno, absl::StrCat("statvfs of ", spaces[i].folder));
+    spaces[i].have = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
+    devices.push_back(info.st_dev);
+    needs[info.st_dev] += spaces[i].need;
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (needs[devices[i]] > spaces[i].have) return NoSpace(spaces);
+  }
+  for (size_t i = 0; i < files.size(); ++i) {
+    STRATA_ASSIGN_OR_RETURN(const bool enough, Preallocate(files[i]->fd(), spaces[i]));
+    if (!enough) return NoSpace(spaces);
   }
   return absl::OkStatus();
 }
 
-absl::Status Preallocate(int fd, uint64_t bytes, const std::string& folder) {
-  if (bytes == 0) return absl::OkStatus();
-  struct statvfs fs;
-  if (fstatvfs(fd, &fs) != 0) return ErrnoStatus(errno, absl::StrCat("statvfs of ", folder));
-  const uint64_t have = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
-  if (bytes > have) return NoSpace(folder, bytes, have);  // Else others would see a full disk for a moment.
-  int result;
-  do {
-    result = fallocate(fd, 0, 0, static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return absl::OkStatus();
-  if (errno == ENOSPC || errno == EDQUOT) return NoSpace(folder, bytes, have);
-  if (errno == EOPNOTSUPP) return FillWithZeros(fd, bytes, folder, have);
-  return ErrnoStatus(errno, absl::StrCat("preallocating ", Amount(bytes), " in ", folder));
+absl::Status CheckOptions(const NvmeStoreOptions& options) {
+  if (options.block_bytes == 0 || options.block_bytes % kStoreBlockBytes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("NVMe request size ", options.block_bytes, " is not a multiple of ", kStoreBlockBytes));
+  }
+  if (options.paths.empty() || options.paths.size() > kNvmePathsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.paths.size(), " NVMe paths: there must be 1 to ", kNvmePathsMax));
+  }
+  std::set<std::string> seen;
+  for (const NvmePath& path : options.paths) {
+    if (!(path.weight > 0 && std::isfinite(path.weight))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("NVMe path ", path.path, ": weight ", path.weight, " is not a positive number"));
+    }
+    if (!seen.insert(path.path).second)
+      return absl::InvalidArgumentError(absl::StrCat("NVMe path ", path.path, " is given twice"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckBuffer(const void* data) {
@@ -96,50 +152,86 @@ absl::Status CheckBuffer(const void* data) {
 
 absl::StatusOr<std::unique_ptr<NvmeStore>> NvmeStore::Open(const NvmeStoreOptions& options,
                                                            const StoreLayout& layout, Clock& clock) {
-  STRATA_ASSIGN_OR_RETURN(const uint64_t capacity, CapacityBytes(layout));
-  if (options.block_bytes == 0 || options.block_bytes % kStoreBlockBytes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("NVMe request size ", options.block_bytes, " is not a multiple of ", kStoreBlockBytes));
-  }
-  STRATA_ASSIGN_OR_RETURN(const PathInfo info, ProbePath(options.path), "NVMe path");
-  const bool aligned = info.block_alignment <= kStoreBlockBytes;
-  const bool direct = options.direct != DirectIo::kBuffered && info.o_direct && aligned;
-  std::string why_buffered;
-  if (!direct) {
-    why_buffered = options.direct == DirectIo::kBuffered ? "asked for" : info.o_direct_why_not;
-    if (options.direct == DirectIo::kRequire) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "NVMe path: ", why_buffered, "; use a path on a local disk, or do not require O_DIRECT"));
-    }
-  }
-  STRATA_ASSIGN_OR_RETURN(const unsigned swept, SweepStaleStores(options.path), "NVMe path");
-  STRATA_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::Lock(options.path, options.owner), "NVMe path");
-  STRATA_ASSIGN_OR_RETURN(StoreFolder::File file, folder.MakeUnnamedFile(direct ? O_DIRECT : 0));
-  STRATA_RETURN_IF_ERROR(Preallocate(file.fd.get(), capacity, folder.name()));
-
-  std::unique_ptr<NvmeStore> store(new NvmeStore(options, clock, std::move(folder)));
-  store->report_ = {store->folder_.name(), info.fs_type, direct, why_buffered, file.unnamed, capacity, swept};
-  store->file_ = std::make_unique<IoFile>(std::move(file.fd), absl::StrCat(store->folder_.name(), "/extents"),
-                                          direct, static_cast<uint32_t>(kStoreBlockBytes));
-  store->AssignExtents(layout);
+  std::unique_ptr<NvmeStore> store(new NvmeStore(options, clock));
+  STRATA_RETURN_IF_ERROR(store->OpenPaths(layout));
   return store;
 }
 
-NvmeStore::NvmeStore(NvmeStoreOptions options, Clock& clock, StoreFolder folder)
-    : options_(std::move(options)), clock_(clock), folder_(std::move(folder)) {}
+absl::Status NvmeStore::OpenPaths(const StoreLayout& layout) {
+  STRATA_RETURN_IF_ERROR(CheckOptions(options_));
+  STRATA_ASSIGN_OR_RETURN(report_.capacity_bytes, CapacityBytes(layout));
+  std::vector<PathInfo> probed;
+  for (const NvmePath& path : options_.paths) {
+    STRATA_ASSIGN_OR_RETURN(PathInfo info, ProbePath(path.path), "NVMe path");
+    probed.push_back(std::move(info));
+  }
+  for (size_t i = 0; i < probed.size(); ++i) STRATA_RETURN_IF_ERROR(OpenPath(options_.paths[i], probed[i]));
+  std::vector<Space> spaces;
+  const std::vector<uint64_t> needs = AssignExtents(layout);
+  for (size_t i = 0; i < needs.size(); ++i) {
+    report_.paths[i].capacity_bytes = needs[i];
+    spaces.push_back({.folder = folders_[i].name(), .need = needs[i]});
+  }
+  return PreallocateAll(files_, spaces);
+}
+
+absl::Status NvmeStore::OpenPath(const NvmePath& path, const PathInfo& info) {
+  const bool aligned = info.block_alignment <= kStoreBlockBytes;
+  NvmePathReport report;
+  report.fs_type = info.fs_type;
+  report.direct = options_.direct != DirectIo::kBuffered && info.o_direct && aligned;
+  if (!report.direct) {
+    report.why_buffered = options_.direct == DirectIo::kBuffered ? "asked for" : info.o_direct_why_not;
+    if (options_.direct == DirectIo::kRequire) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "NVMe path: ", report.why_buffered, "; use a path on a local disk, or do not require O_DIRECT"));
+    }
+  }
+  STRATA_ASSIGN_OR_RETURN(const unsigned swept, SweepStaleStores(path.path), "NVMe path");
+  report_.stale_folders_swept += swept;
+  STRATA_ASSIGN_OR_RETURN(StoreFolder folder, StoreFolder::Lock(path.path, options_.owner), "NVMe path");
+  STRATA_ASSIGN_OR_RETURN(StoreFolder::File file, folder.MakeUnnamedFile(report.direct ? O_DIRECT : 0));
+  report.folder = folder.name();
+  report.unnamed_file = file.unnamed;
+  files_.push_back(std::make_unique<IoFile>(std::move(file.fd), absl::StrCat(folder.name(), "/extents"),
+                                            report.direct, static_cast<uint32_t>(kStoreBlockBytes)));
+  folders_.push_back(std::move(folder));
+  report_.paths.push_back(std::move(report));
+  return absl::OkStatus();
+}
+
+NvmeStore::NvmeStore(NvmeStoreOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {}
 
 NvmeStore::~NvmeStore() = default;
 
 absl::Status NvmeStore::Close() && {
-  file_.reset();
-  return folder_.Remove();
+  files_.clear();
+  absl::Status first;
+  for (StoreFolder& folder : folders_) {
+    absl::Status status = folder.Remove();
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
 }
 
 // Scratch extents first, then size class by size class, in order of offset (which makes a valid heap of
 // free_).
-void NvmeStore::AssignExtents(const StoreLayout& layout) {
+std::vector<uint64_t> NvmeStore::AssignExtents(const StoreLayout& layout) {
   MutexLock lock(mu_);
-  uint64_t offset = 0;
+  counts_.paths.resize(files_.size());
+  std::vector<double> weights;
+  for (const NvmePath& path : options_.paths) weights.push_back(path.weight);
+  Striper striper(std::move(weights), options_.block_bytes);
+  std::vector<uint64_t> ends(files_.size(), 0);
+  const auto add_extent = [&](uint64_t size, uint32_t size_class) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    extents_.push_back({.size_class = size_class});
+    for (const StripePiece& piece : striper.Next(size)) {
+      ranges_.push_back({files_[piece.path].get(), ends[piece.path], piece.bytes});
+      ends[piece.path] += piece.bytes;
+    }
+    first_ranges_.push_back(static_cast<uint32_t>(ranges_.size()));
+  };
+  first_ranges_ = {0};
   std::map<uint64_t, uint32_t> classes;  // Stored size -> class.
   std::vector<uint64_t> versioned;       // Items per class.
   for (const StoreItem& item : layout.items) {
@@ -150,8 +242,7 @@ void NvmeStore::AssignExtents(const StoreLayout& layout) {
     Item record{.id = item.id, .kind = item.kind, .stored_bytes = size, .size_class = entry->second};
     if (item.kind == ItemKind::kScratch) {
       record.scratch_extent = static_cast<uint32_t>(extents_.size());
-      extents_.push_back({.offset = offset, .size_class = entry->second});
-      offset += size;
+      add_extent(size, entry->second);
     } else {
       ++versioned[entry->second];
       record.versions.reserve(4);
@@ -163,52 +254,41 @@ void NvmeStore::AssignExtents(const StoreLayout& layout) {
     const uint64_t count = ClassExtents(versioned[size_class], layout.write_ahead_items);
     for (uint64_t i = 0; i < count; ++i) {
       free_[size_class].push_back(static_cast<uint32_t>(extents_.size()));
-      extents_.push_back({.offset = offset, .size_class = size_class});
-      offset += size;
+      add_extent(size, size_class);
     }
   }
-  STRATA_CHECK(offset == report_.capacity_bytes);
+  STRATA_CHECK(std::accumulate(ends.begin(), ends.end(), uint64_t{0}) == report_.capacity_bytes);
+  return ends;
 }
 
-absl::Status NvmeStore::RegisterWith(IoEngine& engine) { return engine.RegisterFile(*file_); }
+std::span<const IoRange> NvmeStore::RangesOf(uint32_t extent) const {
+  return std::span(ranges_).subspan(first_ranges_[extent], first_ranges_[extent + 1] - first_ranges_[extent]);
+}
+
+void NvmeStore::CountBytes(uint32_t extent, uint64_t times, uint64_t NvmePathCounters::*counter) {
+  for (const IoRange& range : RangesOf(extent)) {
+    const auto path = std::find_if(files_.begin(), files_.end(),
+                                   [&](const auto& file) { return file.get() == range.file; });
+    counts_.paths[path - files_.begin()].*counter += times * range.bytes;
+  }
+}
+
+absl::Status NvmeStore::RegisterWith(IoEngine& engine) {
+  for (const auto& file : files_) STRATA_RETURN_IF_ERROR(engine.RegisterFile(*file));
+  return absl::OkStatus();
+}
 
 absl::Status NvmeStore::Read(IoEngine& engine, ItemId item, Generation generation, std::span<std::byte> out) {
-  STRATA_RETURN_IF_ERROR(CheckBuffer(out.data()));
-  const int64_t start = clock_.MonotonicNanos();
-  STRATA_ASSIGN_OR_RETURN(const ReadLease lease, BeginRead(item, generation, out.size()));
-  absl::Status status;
-  Transfer transfer;
-  for (int attempt = 1; attempt <= kReadAttempts; ++attempt) {
-    uint32_t crc = ChecksumSeed(item, generation, out.size());
-    status = ReadExact(
-        engine, *file_, lease.offset, out, options_.block_bytes,
-        [&crc](std::span<const std::byte> piece) { crc = Crc32c(piece.data(), piece.size(), crc); });
-    transfer.bytes += out.size();
-    transfer.retries += attempt > 1;
-    if (!status.ok() || crc == lease.crc) break;
-    ++transfer.checksum_errors;
-    status = absl::DataLossError(absl::StrCat(
-        "checksum of ", out.size(), " bytes at offset ", lease.offset, " of ", file_->path(), ": expected ",
-        absl::Hex(lease.crc, absl::kZeroPad8), ", found ", absl::Hex(crc, absl::kZeroPad8), ", attempt ",
-        attempt, "; the disk returned other bytes than were written"));
-  }
-  if (status.ok()) read_latency_.Record(clock_.MonotonicNanos() - start);
-  EndRead(lease, transfer, status.ok());
-  return Annotate(status, status.ok() ? "" : Describe(item, generation));
+  NvmeLane lane(*this, engine);
+  STRATA_RETURN_IF_ERROR(lane.StartRead(item, generation, out));
+  return lane.Finish();
 }
 
 absl::Status NvmeStore::Write(IoEngine& engine, ItemId item, Generation generation,
                               std::span<const std::byte> data) {
-  STRATA_RETURN_IF_ERROR(CheckBuffer(data.data()));
-  const int64_t start = clock_.MonotonicNanos();
-  STRATA_ASSIGN_OR_RETURN(const WriteLease lease, BeginWrite(item, generation, data.size()));
-  uint32_t crc = ChecksumSeed(item, generation, data.size());
-  const absl::Status status =
-      WriteExact(engine, *file_, lease.offset, data, options_.block_bytes,
-                 [&crc](std::span<const std::byte> piece) { crc = Crc32c(piece.data(), piece.size(), crc); });
-  if (status.ok()) write_latency_.Record(clock_.MonotonicNanos() - start);
-  EndWrite(lease, generation, data.size(), crc, status.ok());
-  return Annotate(status, status.ok() ? "" : Describe(item, generation));
+  NvmeLane lane(*this, engine);
+  STRATA_RETURN_IF_ERROR(lane.StartWrite(item, generation, data));
+  return lane.Finish();
 }
 
 absl::StatusOr<NvmeStore::ReadLease> NvmeStore::BeginRead(ItemId id, Generation generation, size_t size) {
@@ -232,12 +312,11 @@ absl::StatusOr<NvmeStore::ReadLease> NvmeStore::BeginRead(ItemId id, Generation 
                      there.empty() ? "nothing is there"
                                    : absl::StrCat("there are generations ", absl::StrJoin(there, ", "))));
   }
-  Extent& extent = extents_[version->extent];
-  ++extent.readers;
-  return ReadLease{version->extent, version->crc, extent.offset};
+  ++extents_[version->extent].readers;
+  return ReadLease{version->extent, version->crc};
 }
 
-void NvmeStore::EndRead(const ReadLease& lease, const Transfer& transfer, bool ok) {
+void NvmeStore::EndRead(const ReadLease& lease, const Cost& cost, bool ok) {
   MutexLock lock(mu_);
   Extent& extent = extents_[lease.extent];
   --extent.readers;
@@ -245,9 +324,9 @@ void NvmeStore::EndRead(const ReadLease& lease, const Transfer& transfer, bool o
     extent.retired = false;
     FreeExtent(lease.extent);
   }
-  counts_.read_bytes += transfer.bytes;
-  counts_.retries += transfer.retries;
-  counts_.checksum_errors += transfer.checksum_errors;
+  CountBytes(lease.extent, cost.transfers, &NvmePathCounters::read_bytes);
+  counts_.retries += cost.transfers - 1;
+  counts_.checksum_errors += cost.checksum_errors;
   ++(ok ? counts_.reads : counts_.read_errors);
 }
 
@@ -286,10 +365,10 @@ absl::StatusOr<NvmeStore::WriteLease> NvmeStore::BeginWrite(ItemId id, Generatio
     }
     item.versions.push_back({.generation = generation, .extent = extent});
   }
-  return WriteLease{index, extents_[item.versions.back().extent].offset};
+  return WriteLease{index, item.versions.back().extent};
 }
 
-void NvmeStore::EndWrite(const WriteLease& lease, Generation generation, size_t size, uint32_t crc, bool ok) {
+void NvmeStore::EndWrite(const WriteLease& lease, Generation generation, uint32_t crc, bool ok) {
   MutexLock lock(mu_);
   Item& item = items_[lease.item];
   const auto version = std::find_if(item.versions.begin(), item.versions.end(),
@@ -302,7 +381,7 @@ void NvmeStore::EndWrite(const WriteLease& lease, Generation generation, size_t 
     if (item.kind == ItemKind::kVersioned) FreeExtent(version->extent);
     item.versions.erase(version);
   }
-  counts_.written_bytes += size;
+  CountBytes(lease.extent, 1, &NvmePathCounters::written_bytes);
   ++(ok ? counts_.writes : counts_.write_errors);
 }
 
@@ -310,9 +389,9 @@ absl::Status NvmeStore::Commit(Generation generation) {
   MutexLock lock(mu_);
   const auto number = static_cast<uint64_t>(generation);
   if (committed_.has_value() && generation <= *committed_) {
-    return absl::FailedPreconditionError(absl::StrCat("commit of generation ", number, " in ", folder_.name(),
-                                                      ": generation ", static_cast<uint64_t>(*committed_),
-                                                      " is committed already"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("commit of generation ", number, " in ", folders_[0].name(), ": generation ",
+                     static_cast<uint64_t>(*committed_), " is committed already"));
   }
   for (const Item& item : items_) {
     if (item.kind != ItemKind::kVersioned) continue;
@@ -398,12 +477,12 @@ absl::StatusOr<uint32_t> NvmeStore::Find(ItemId id) const {
   const auto it = index_.find(static_cast<uint32_t>(id));
   if (it != index_.end()) return it->second;
   return absl::NotFoundError(
-      absl::StrCat("NVMe item ", static_cast<uint32_t>(id), " is not in the layout of ", folder_.name()));
+      absl::StrCat("NVMe item ", static_cast<uint32_t>(id), " is not in the layout of ", folders_[0].name()));
 }
 
 std::string NvmeStore::Describe(ItemId item, Generation generation) const {
   return absl::StrCat("NVMe item ", static_cast<uint32_t>(item), " generation ",
-                      static_cast<uint64_t>(generation), " in ", folder_.name());
+                      static_cast<uint64_t>(generation), " in ", folders_[0].name());
 }
 
 absl::StatusOr<uint64_t> NvmeStore::stored_bytes(ItemId item) const {
@@ -431,11 +510,102 @@ NvmeStoreCounters NvmeStore::counters() const {
     MutexLock lock(mu_);
     result = counts_;
   }
+  for (const NvmePathCounters& path : result.paths) {
+    result.read_bytes += path.read_bytes;
+    result.written_bytes += path.written_bytes;
+  }
   result.read_p50_nanos = read_latency_.QuantileNanos(0.5);
   result.read_p99_nanos = read_latency_.QuantileNanos(0.99);
   result.write_p50_nanos = write_latency_.QuantileNanos(0.5);
   result.write_p99_nanos = write_latency_.QuantileNanos(0.99);
   return result;
+}
+
+NvmeLane::NvmeLane(NvmeStore& store, IoEngine& engine)
+    : store_(store), queue_(engine, store.options_.block_bytes) {}
+
+NvmeLane::~NvmeLane() {
+  while (!transfers_.empty()) (void)Finish();
+}
+
+absl::Status NvmeLane::StartRead(ItemId item, Generation generation, std::span<std::byte> out) {
+  STRATA_RETURN_IF_ERROR(CheckBuffer(out.data()));
+  STRATA_ASSIGN_OR_RETURN(const NvmeStore::ReadLease lease, store_.BeginRead(item, generation, out.size()));
+  Submit(transfers_.emplace_back(Transfer{.op = IoOp::kRead,
+                                          .item = item,
+                                          .generation = generation,
+                                          .data = out,
+                                          .read = lease,
+                                          .start_nanos = store_.clock_.MonotonicNanos()}),
+         lease.extent);
+  return absl::OkStatus();
+}
+
+absl::Status NvmeLane::StartWrite(ItemId item, Generation generation, std::span<const std::byte> data) {
+  STRATA_RETURN_IF_ERROR(CheckBuffer(data.data()));
+  STRATA_ASSIGN_OR_RETURN(const NvmeStore::WriteLease lease,
+                          store_.BeginWrite(item, generation, data.size()));
+  // The queue has one kind of memory for both directions, and does not store through that of a write.
+  Submit(transfers_.emplace_back(Transfer{.op = IoOp::kWrite,
+                                          .item = item,
+                                          .generation = generation,
+                                          .data = {const_cast<std::byte*>(data.data()), data.size()},
+                                          .write = lease,
+                                          .start_nanos = store_.clock_.MonotonicNanos()}),
+         lease.extent);
+  return absl::OkStatus();
+}
+
+void NvmeLane::Submit(Transfer& transfer, uint32_t extent) {
+  transfer.crc = ChecksumSeed(transfer.item, transfer.generation, transfer.data.size());
+  transfer.id = queue_.Start(transfer.op, store_.RangesOf(extent), transfer.data.data(),
+                             [&transfer](std::span<const std::byte> piece) {
+                               transfer.crc = Crc32c(piece.data(), piece.size(), transfer.crc);
+                             });
+}
+
+bool NvmeLane::OldestIsDone() { return queue_.Poll(transfers_.front().id); }
+
+absl::Status NvmeLane::Finish() {
+  Transfer& transfer = transfers_.front();
+  const absl::Status status = transfer.op == IoOp::kRead ? FinishRead(transfer) : FinishWrite(transfer);
+  const std::string what = status.ok() ? "" : store_.Describe(transfer.item, transfer.generation);
+  transfers_.pop_front();
+  return Annotate(status, what);
+}
+
+absl::Status NvmeLane::FinishRead(Transfer& transfer) {
+  NvmeStore::Cost cost;
+  absl::Status status;
+  while (true) {
+    status = queue_.Finish(transfer.id);
+    ++cost.transfers;
+    if (!status.ok() || transfer.crc == transfer.read.crc) break;
+    ++cost.checksum_errors;
+    std::vector<std::string> places;
+    const IoFile* last = nullptr;
+    for (const IoRange& range : store_.RangesOf(transfer.read.extent)) {
+      if (places.size() == store_.files_.size() || range.file == last) continue;
+      last = range.file;
+      places.push_back(absl::StrCat("offset ", range.offset, " of ", range.file->path()));
+    }
+    status = absl::DataLossError(absl::StrCat(
+        "checksum of ", transfer.data.size(), " bytes at ", absl::StrJoin(places, " and "), ": expected ",
+        absl::Hex(transfer.read.crc, absl::kZeroPad8), ", found ", absl::Hex(transfer.crc, absl::kZeroPad8),
+        ", attempt ", cost.transfers, "; the disk returned other bytes than were written"));
+    if (cost.transfers == kReadAttempts) break;
+    Submit(transfer, transfer.read.extent);
+  }
+  if (status.ok()) store_.read_latency_.Record(store_.clock_.MonotonicNanos() - transfer.start_nanos);
+  store_.EndRead(transfer.read, cost, status.ok());
+  return status;
+}
+
+absl::Status NvmeLane::FinishWrite(Transfer& transfer) {
+  const absl::Status status = queue_.Finish(transfer.id);
+  if (status.ok()) store_.write_latency_.Record(store_.clock_.MonotonicNanos() - transfer.start_nanos);
+  store_.EndWrite(transfer.write, transfer.generation, transfer.crc, status.ok());
+  return status;
 }
 
 }  // namespace strata

@@ -1,4 +1,5 @@
-// NvmeStore: the NVMe tier of one job (or rank) on one path. Versioned, checked, gone when the process is.
+// NvmeStore: the NVMe tier of one job (or rank), striped over one or several paths (striper.h). Versioned,
+// checked, gone when the process is.
 //
 // Versions. Write(item, g) makes a new version; Read(item, g) returns it as long as it exists, also when a
 // newer one was written (a speculative update that is redone reads the committed version again). Commit(g)
@@ -11,11 +12,11 @@
 // data. A read that fails the check is repeated once: if the bytes then prove right it was the transfer, not
 // the disk. After any error the buffer's content is undefined.
 //
-// Folder: <path>/strata-<owner>/, locked (flock) as long as the store is open, so a second store of that
-// owner is refused and stores of other owners are independent. The file in it has no name (O_TMPFILE, or
-// unlinked at once where the file system has none), so after kill -9 only an empty, unlocked folder is left,
-// which the next Open on that path, or SweepStaleStores, removes; Close removes it itself. The process must
-// not fork without exec.
+// Folder: on each path <path>/strata-<owner>/, locked (flock) as long as the store is open, so a second store
+// of that owner is refused and stores of other owners are independent. The file in it has no name (O_TMPFILE,
+// or unlinked at once where the file system has none), so after kill -9 only an empty, unlocked folder is
+// left, which the next Open on that path, or SweepStaleStores, removes; Close removes it itself. The process
+// must not fork without exec.
 //
 // Threads: any number of threads may Read and Write at the same time, each with its own engine. The caller
 // orders operations on the same item (the plan's dependencies do). Commit and Rollback come from any thread;
@@ -25,6 +26,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,6 +38,8 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "offload/io/io_engine.h"
+#include "offload/io/path_probe.h"
+#include "offload/io/transfer_queue.h"
 #include "offload/store/latency_histogram.h"
 #include "offload/store/store_folder.h"
 #include "offload/store/store_layout.h"
@@ -48,26 +52,41 @@ enum class DirectIo {
   kBuffered,  // Through the page cache: "read back" then proves nothing about the disk.
 };
 
-struct NvmeStoreOptions {
+struct NvmePath {
   std::string path;   // An existing folder.
-  std::string owner;  // Job uid (and rank): 1 to 200 of [A-Za-z0-9._-], not starting with '.'.
+  double weight = 1;  // > 0: the part of the bytes that it gets, as its speed compares with the others'.
+};
+
+struct NvmeStoreOptions {
+  std::vector<NvmePath> paths;  // 1 to kNvmePathsMax, each once.
+  std::string owner;            // Job uid (and rank): 1 to 200 of [A-Za-z0-9._-], not starting with '.'.
   DirectIo direct = DirectIo::kAuto;
   size_t block_bytes = kIoBlockBytes;  // Largest single request; a multiple of 4096.
 };
 
-struct NvmeStoreReport {
+struct NvmePathReport {
   std::string folder;
   std::string fs_type;
   bool direct = false;
   std::string why_buffered;
   bool unnamed_file = false;  // O_TMPFILE
   uint64_t capacity_bytes = 0;
+};
+
+struct NvmeStoreReport {
+  std::vector<NvmePathReport> paths;  // In the order of the options.
+  uint64_t capacity_bytes = 0;        // Their sum: CapacityBytes of the layout.
   unsigned stale_folders_swept = 0;
+};
+
+struct NvmePathCounters {
+  uint64_t read_bytes = 0, written_bytes = 0;
 };
 
 // Since Open. Bytes are what was asked of the kernel: stored sizes, repeats included.
 struct NvmeStoreCounters {
   uint64_t read_bytes = 0, written_bytes = 0;
+  std::vector<NvmePathCounters> paths;
   uint64_t reads = 0, writes = 0;  // Items, complete and correct.
   uint64_t read_errors = 0, write_errors = 0;
   uint64_t checksum_errors = 0;  // Transfers that failed the check, those healed by a repeat included.
@@ -79,19 +98,20 @@ struct NvmeStoreCounters {
 
 class NvmeStore {
  public:
-  // Sweeps what dead processes left on the path, locks the folder, makes the file and preallocates
-  // CapacityBytes(layout). kResourceExhausted names the bytes needed and available; kAlreadyExists: another
-  // process (or this one) has this owner's store open; else the errors of ProbePath and CapacityBytes.
+  // Sweeps what dead processes left on the paths, locks the folders, makes the files and preallocates
+  // CapacityBytes(layout) over them: all of it or nothing. kResourceExhausted names the bytes needed and
+  // available on each path; kAlreadyExists: another process (or this one) has this owner's store open; else
+  // the errors of ProbePath and CapacityBytes.
   static absl::StatusOr<std::unique_ptr<NvmeStore>> Open(const NvmeStoreOptions& options,
                                                          const StoreLayout& layout,
                                                          Clock& clock = Clock::Real());
-  // No Read or Write is running. Removes the folder; errors of that are only visible through Close.
+  // No Read or Write is running. Removes the folders; errors of that are only visible through Close.
   ~NvmeStore();
   absl::Status Close() &&;
   NvmeStore(const NvmeStore&) = delete;
   NvmeStore& operator=(const NvmeStore&) = delete;
 
-  // Registers the file with a lane's engine (optional, see IoEngine::RegisterFile).
+  // Registers the files with a lane's engine (optional, see IoEngine::RegisterFile).
   absl::Status RegisterWith(IoEngine& engine);
 
   // Fills `out` (exactly stored_bytes(item), aligned to 4096) with the complete version `generation` of
@@ -123,8 +143,8 @@ class NvmeStore {
   NvmeStoreCounters counters() const;
 
  private:
+  friend class NvmeLane;
   struct Extent {
-    uint64_t offset;
     uint32_t size_class;
     uint32_t readers = 0;
     bool retired = false;  // Freed by the last reader.
@@ -148,25 +168,30 @@ class NvmeStore {
   struct ReadLease {
     uint32_t extent;
     uint32_t crc;
-    uint64_t offset;
   };
   struct WriteLease {
     uint32_t item;
-    uint64_t offset;
+    uint32_t extent;
   };
   // What a read cost.
-  struct Transfer {
-    uint64_t bytes = 0, retries = 0, checksum_errors = 0;
+  struct Cost {
+    uint64_t transfers = 0, checksum_errors = 0;
   };
 
-  NvmeStore(NvmeStoreOptions options, Clock& clock, StoreFolder folder);
-  void AssignExtents(const StoreLayout& layout);
+  NvmeStore(NvmeStoreOptions options, Clock& clock);
+  absl::Status OpenPaths(const StoreLayout& layout);
+  absl::Status OpenPath(const NvmePath& path, const PathInfo& info);
+  // Returns the bytes that each path has to hold.
+  std::vector<uint64_t> AssignExtents(const StoreLayout& layout);
+  std::span<const IoRange> RangesOf(uint32_t extent) const;
+  void CountBytes(uint32_t extent, uint64_t times, uint64_t NvmePathCounters::*counter)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begin finds or takes the extent and protects it; End makes the result known.
   absl::StatusOr<ReadLease> BeginRead(ItemId id, Generation generation, size_t size) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndRead(const ReadLease& lease, const Transfer& transfer, bool ok) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndRead(const ReadLease& lease, const Cost& cost, bool ok) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<WriteLease> BeginWrite(ItemId id, Generation generation, size_t size)
       ABSL_LOCKS_EXCLUDED(mu_);
-  void EndWrite(const WriteLease& lease, Generation generation, size_t size, uint32_t crc, bool ok)
+  void EndWrite(const WriteLease& lease, Generation generation, uint32_t crc, bool ok)
       ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<uint32_t> TakeExtent(const Item& item, Generation generation)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -179,10 +204,13 @@ class NvmeStore {
 
   const NvmeStoreOptions options_;
   Clock& clock_;
-  StoreFolder folder_;
-  std::unique_ptr<IoFile> file_;
+  // By path. All of it is fixed after Open.
+  std::vector<StoreFolder> folders_;
+  std::vector<std::unique_ptr<IoFile>> files_;
   NvmeStoreReport report_;
-  absl::flat_hash_map<uint32_t, uint32_t> index_;  // ItemId -> position in items_. Fixed after Open.
+  std::vector<IoRange> ranges_;                    // Extent by extent, in order of its bytes.
+  std::vector<uint32_t> first_ranges_;             // By extent, and where the last one ends.
+  absl::flat_hash_map<uint32_t, uint32_t> index_;  // ItemId -> position in items_.
 
   mutable Mutex mu_;  // Never held during I/O.
   std::vector<Item> items_ ABSL_GUARDED_BY(mu_);
@@ -196,6 +224,52 @@ class NvmeStore {
 
   LatencyHistogram read_latency_;
   LatencyHistogram write_latency_;
+};
+
+// A thread's reads and writes of a store, several in flight at a time on the thread's engine, finished in the
+// order in which they were started. Read and Write of the store are the case of one.
+class NvmeLane {
+ public:
+  // Nothing else uses the engine. Both outlive the lane.
+  NvmeLane(NvmeStore& store, IoEngine& engine);
+  // Drains; what was in flight and was not finished has failed.
+  ~NvmeLane();
+  NvmeLane(const NvmeLane&) = delete;
+  NvmeLane& operator=(const NvmeLane&) = delete;
+
+  // As NvmeStore::Read and Write, whose checks before any I/O they make; the memory is lent until its Finish.
+  absl::Status StartRead(ItemId item, Generation generation, std::span<std::byte> out);
+  absl::Status StartWrite(ItemId item, Generation generation, std::span<const std::byte> data);
+
+  size_t in_flight() const { return transfers_.size(); }
+  // Whether the oldest one has left the disk: Finish only checks it.
+  bool OldestIsDone();
+  // Waits until something in flight has made progress.
+  void WaitForProgress() { queue_.WaitForProgress(); }
+  // Waits for the oldest and returns its result. in_flight() > 0.
+  absl::Status Finish();
+
+ private:
+  struct Transfer {
+    IoOp op;
+    ItemId item;
+    Generation generation;
+    std::span<std::byte> data;
+    NvmeStore::ReadLease read;
+    NvmeStore::WriteLease write;
+    int64_t start_nanos;
+    TransferQueue::Id id;
+    uint32_t crc;  // of the bytes that Finish has seen
+  };
+
+  // Begins (or repeats) the transfer itself.
+  void Submit(Transfer& transfer, uint32_t extent);
+  absl::Status FinishRead(Transfer& transfer);
+  absl::Status FinishWrite(Transfer& transfer);
+
+  NvmeStore& store_;
+  TransferQueue queue_;
+  std::deque<Transfer> transfers_;  // Its elements do not move: the queue's callbacks point into them.
 };
 
 }  // namespace strata

@@ -14,6 +14,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/checked.h"
@@ -37,11 +38,17 @@ StoreLayout SmallLayout() {
   return {.items = {{kA, kBytes}, {kB, kBytes - 5}, {kC, 5 * 4096}, {kScratch, kBytes, ItemKind::kScratch}}};
 }
 
-// Every behaviour with O_DIRECT, where the test's folder has it, and through the page cache.
-class NvmeStoreTest : public ::testing::TestWithParam<DirectIo> {
+// Every behaviour with O_DIRECT, where the test's folder has it, and through the page cache; on one path and
+// striped over three of uneven weights.
+class NvmeStoreTest : public ::testing::TestWithParam<std::tuple<DirectIo, int>> {
  protected:
   void SetUp() override {
-    path_ = StoreTestFolder("test");
+    const std::string folder = StoreTestFolder("test");
+    const double weights[] = {2, 0.7, 1};
+    for (int i = 0; i < std::get<1>(GetParam()); ++i) {
+      paths_.push_back({folder + "/" + std::to_string(i), weights[i]});
+      ASSERT_TRUE(MakeDirectories(paths_.back().path).ok());
+    }
     engine_ = StoreTestEngine();
     if (const absl::Status status = Open(SmallLayout()); absl::IsFailedPrecondition(status)) {
       GTEST_SKIP() << "no O_DIRECT here: " << status;
@@ -51,11 +58,13 @@ class NvmeStoreTest : public ::testing::TestWithParam<DirectIo> {
   absl::Status Open(const StoreLayout& layout) {
     store_.reset();
     auto store = NvmeStore::Open(
-        {.path = path_, .owner = "job", .direct = GetParam(), .block_bytes = 2 * 4096}, layout);
+        {.paths = paths_, .owner = "job", .direct = direct(), .block_bytes = 2 * 4096}, layout);
     if (!store.ok()) return store.status();
     store_ = std::move(*store);
     return absl::OkStatus();
   }
+
+  static DirectIo direct() { return std::get<0>(GetParam()); }
 
   size_t Size(ItemId item) { return *store_->stored_bytes(item); }
 
@@ -74,14 +83,18 @@ class NvmeStoreTest : public ::testing::TestWithParam<DirectIo> {
     return status;
   }
 
-  std::string path_;
+  std::vector<NvmePath> paths_;
   std::unique_ptr<IoEngine> engine_;
   std::unique_ptr<NvmeStore> store_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, NvmeStoreTest, ::testing::Values(DirectIo::kRequire, DirectIo::kBuffered),
+INSTANTIATE_TEST_SUITE_P(Modes, NvmeStoreTest,
+                         ::testing::Combine(::testing::Values(DirectIo::kRequire, DirectIo::kBuffered),
+                                            ::testing::Values(1, 3)),
                          [](const auto& info) {
-                           return info.param == DirectIo::kRequire ? "Direct" : "Buffered";
+                           return std::string(std::get<0>(info.param) == DirectIo::kRequire ? "Direct"
+                                                                                            : "Buffered") +
+                                  (std::get<1>(info.param) == 1 ? "OnePath" : "ThreePaths");
                          });
 
 #define EXPECT_OK(expr)                                     \
@@ -276,19 +289,19 @@ TEST_P(NvmeStoreTest, RegisteredFileGivesTheSameBytes) {
   EXPECT_OK(Check(kA, 0, 4));
 }
 
-TEST_P(NvmeStoreTest, CloseRemovesTheFolder) {
-  EXPECT_TRUE(std::filesystem::exists(store_->report().folder));
+TEST_P(NvmeStoreTest, CloseRemovesTheFolders) {
   EXPECT_OK(Write(kA, 0, 0));
+  for (const NvmePathReport& path : store_->report().paths) EXPECT_TRUE(std::filesystem::exists(path.folder));
   EXPECT_OK(std::move(*store_).Close());
   store_.reset();
-  EXPECT_TRUE(std::filesystem::is_empty(path_));
+  for (const NvmePath& path : paths_) EXPECT_TRUE(std::filesystem::is_empty(path.path));
 }
 
 TEST_P(NvmeStoreTest, SecondStoreOfOneOwnerIsRefusedAndOthersAreIndependent) {
   EXPECT_OK(Write(kA, 0, 0));
-  const absl::Status second = NvmeStore::Open({.path = path_, .owner = "job"}, SmallLayout()).status();
+  const absl::Status second = NvmeStore::Open({.paths = paths_, .owner = "job"}, SmallLayout()).status();
   EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
-  auto other = NvmeStore::Open({.path = path_, .owner = "other", .direct = GetParam()}, SmallLayout());
+  auto other = NvmeStore::Open({.paths = paths_, .owner = "other", .direct = direct()}, SmallLayout());
   ASSERT_TRUE(other.ok()) << other.status();
   StoreBuffer data(Size(kA));
   data.Fill(1, 77);
@@ -296,6 +309,66 @@ TEST_P(NvmeStoreTest, SecondStoreOfOneOwnerIsRefusedAndOthersAreIndependent) {
   EXPECT_OK(Check(kA, 0, 0));
   EXPECT_OK(std::move(**other).Close());
   EXPECT_OK(Check(kA, 0, 0));
+}
+
+TEST_P(NvmeStoreTest, SeveralTransfersOfALaneAreInFlightAndEachIsChecked) {
+  for (const ItemId item : {kA, kB, kC}) EXPECT_OK(Write(item, 0, 0));
+  EXPECT_OK(store_->Commit(Gen(0)));
+  StoreBuffer a(Size(kA)), b(Size(kB)), c(Size(kC)), fresh(Size(kA)), expected(Size(kC));
+  fresh.Fill(1, 1);
+  NvmeLane lane(*store_, *engine_);
+  EXPECT_OK(lane.StartRead(kC, Gen(0), c.span()));
+  EXPECT_OK(lane.StartWrite(kA, Gen(1), fresh.span()));
+  EXPECT_OK(lane.StartRead(kA, Gen(0), a.span()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(lane.StartRead(kB, Gen(1), b.span())));  // Not there: not in flight.
+  EXPECT_EQ(lane.in_flight(), 3);
+  while (!lane.OldestIsDone()) lane.WaitForProgress();
+  EXPECT_OK(lane.Finish());
+  expected.Fill(3, 0);
+  EXPECT_TRUE(c == expected);
+  EXPECT_OK(lane.Finish());
+  EXPECT_OK(lane.Finish());
+  EXPECT_EQ(lane.in_flight(), 0);
+  StoreBuffer old(Size(kA));
+  old.Fill(1, 0);
+  EXPECT_TRUE(a == old);
+  // A lane that is dropped in the middle has ended everything.
+  {
+    NvmeLane dropped(*store_, *engine_);
+    EXPECT_OK(dropped.StartRead(kA, Gen(1), a.span()));
+    EXPECT_OK(dropped.StartWrite(kB, Gen(1), b.span()));
+  }
+  EXPECT_EQ(engine_->outstanding(), 0);
+  EXPECT_OK(store_->Commit(Gen(1)));
+  EXPECT_OK(Check(kA, 1, 1));
+}
+
+TEST_P(NvmeStoreTest, EachPathGetsItsShareOfTheBytes) {
+  if (paths_.size() == 1) GTEST_SKIP() << "one path gets everything";
+  StoreLayout layout;
+  for (uint32_t i = 0; i < 40; ++i) layout.items.push_back({ItemId{i}, (1 + i % 7) * 8192 + i});
+  EXPECT_OK(Open(layout));
+  const NvmeStoreReport& report = store_->report();
+  double total_weight = 0;
+  for (const NvmePath& path : paths_) total_weight += path.weight;
+  uint64_t sum = 0;
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    sum += report.paths[i].capacity_bytes;
+    const double share = paths_[i].weight / total_weight * static_cast<double>(report.capacity_bytes);
+    EXPECT_NEAR(static_cast<double>(report.paths[i].capacity_bytes), share, 8192) << i;
+  }
+  EXPECT_EQ(sum, report.capacity_bytes);
+  EXPECT_EQ(sum, *CapacityBytes(layout));
+  for (uint32_t i = 0; i < 40; ++i) EXPECT_OK(Write(ItemId{i}, 0, i));
+  for (uint32_t i = 0; i < 40; ++i) EXPECT_OK(Check(ItemId{i}, 0, i));
+  const NvmeStoreCounters counters = store_->counters();
+  EXPECT_EQ(
+      counters.paths[0].written_bytes + counters.paths[1].written_bytes + counters.paths[2].written_bytes,
+      counters.written_bytes);
+  for (const NvmePathCounters& path : counters.paths) {
+    EXPECT_GT(path.written_bytes, 0);
+    EXPECT_EQ(path.written_bytes, path.read_bytes);
+  }
 }
 
 // The store against a model in memory: random writes, reads, commits and rollbacks.
@@ -459,11 +532,43 @@ TEST(NvmeStore, MoreThanTheDiskHasIsRefusedWithBothNumbers) {
   ASSERT_EQ(statvfs(path.c_str(), &fs), 0);
   const uint64_t size = RoundUp<uint64_t>(fs.f_bavail * fs.f_frsize, 4096);
   const absl::Status status =
-      NvmeStore::Open({.path = path, .owner = "job"}, {.items = {{kA, size}}}).status();
+      NvmeStore::Open({.paths = {{path}}, .owner = "job"}, {.items = {{kA, size}}}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("needs " + std::to_string(3 * size) + " bytes"));
   EXPECT_THAT(status.message(), HasSubstr("there are "));
   EXPECT_TRUE(std::filesystem::is_empty(path));
+}
+
+TEST(NvmeStore, OpeningSeveralPathsIsAllOrNothing) {
+  const std::string first = StoreTestFolder("all_1"), second = StoreTestFolder("all_2");
+  const auto open = [&](const std::string& last, const StoreLayout& layout) {
+    return NvmeStore::Open({.paths = {{first}, {second, 3}, {last}}, .owner = "job"}, layout).status();
+  };
+  const std::string third = StoreTestFolder("all_3");
+  const absl::Status missing = open(third + "/missing", SmallLayout());
+  EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
+  const absl::Status twice = open(first, SmallLayout());
+  EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
+  EXPECT_THAT(twice.message(), HasSubstr(first + " is given twice"));
+  {  // The last path is in use: those before it are free again.
+    auto other = NvmeStore::Open({.paths = {{third}}, .owner = "job"}, SmallLayout());
+    ASSERT_TRUE(other.ok()) << other.status();
+    const absl::Status used = open(third, SmallLayout());
+    EXPECT_TRUE(absl::IsAlreadyExists(used)) << used;
+    EXPECT_THAT(used.message(), HasSubstr(third));
+  }
+  struct statvfs fs;
+  ASSERT_EQ(statvfs(first.c_str(), &fs), 0);
+  // Each share alone would fit; the paths are on one disk.
+  const uint64_t size = RoundUp<uint64_t>(fs.f_bavail * fs.f_frsize / 2, 4096);
+  const absl::Status full = open(third, {.items = {{kA, size}}});
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  for (const std::string& path : {first, second, third}) {
+    EXPECT_THAT(full.message(), HasSubstr("in " + path + "/strata-job needs "));
+    EXPECT_TRUE(std::filesystem::is_empty(path)) << path;
+  }
+  auto store = NvmeStore::Open({.paths = {{first}, {second, 3}, {third}}, .owner = "job"}, SmallLayout());
+  EXPECT_TRUE(store.ok()) << store.status();
 }
 
 TEST(NvmeStore, FileSizeLimitIsAnErrorThatLeavesNothing) {
@@ -474,7 +579,7 @@ TEST(NvmeStore, FileSizeLimitIsAnErrorThatLeavesNothing) {
   const rlimit small{1 << 20, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
   const absl::Status status =
-      NvmeStore::Open({.path = path, .owner = "job"}, {.items = {{kA, 1 << 20}}}).status();
+      NvmeStore::Open({.paths = {{path}}, .owner = "job"}, {.items = {{kA, 1 << 20}}}).status();
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   signal(SIGXFSZ, handler);
   EXPECT_FALSE(status.ok());
@@ -487,15 +592,19 @@ TEST(NvmeStore, BadOptionsAreRefused) {
   const auto open = [&](NvmeStoreOptions options) {
     return NvmeStore::Open(options, SmallLayout()).status();
   };
-  EXPECT_TRUE(absl::IsNotFound(open({.path = path + "/missing", .owner = "job"})));
-  EXPECT_TRUE(absl::IsInvalidArgument(open({.path = path, .owner = "a/b"})));
-  EXPECT_TRUE(absl::IsInvalidArgument(open({.path = path, .owner = "job", .block_bytes = 0})));
-  EXPECT_TRUE(absl::IsInvalidArgument(open({.path = path, .owner = "job", .block_bytes = 5000})));
+  EXPECT_TRUE(absl::IsNotFound(open({.paths = {{path + "/missing"}}, .owner = "job"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.owner = "job"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = std::vector<NvmePath>(9, {path}), .owner = "job"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = {{path, 0}}, .owner = "job"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = {{path, -1}}, .owner = "job"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = {{path}}, .owner = "a/b"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = {{path}}, .owner = "job", .block_bytes = 0})));
+  EXPECT_TRUE(absl::IsInvalidArgument(open({.paths = {{path}}, .owner = "job", .block_bytes = 5000})));
   EXPECT_TRUE(std::filesystem::is_empty(path));
 }
 
 TEST(NvmeStore, AnEmptyLayoutIsAnEmptyStore) {
-  auto store = NvmeStore::Open({.path = StoreTestFolder("empty"), .owner = "job"}, {});
+  auto store = NvmeStore::Open({.paths = {{StoreTestFolder("empty")}}, .owner = "job"}, {});
   ASSERT_TRUE(store.ok()) << store.status();
   EXPECT_EQ((*store)->report().capacity_bytes, 0);
   EXPECT_OK((*store)->Commit(Gen(0)));
@@ -509,7 +618,7 @@ TEST(NvmeStoreChild, HoldsAStoreOpen) {
   const char* path = getenv(kChildPath);
   const char* signal_fd = getenv(kChildSignal);
   if (path == nullptr || signal_fd == nullptr) return;
-  auto store = NvmeStore::Open({.path = path, .owner = "job"}, SmallLayout());
+  auto store = NvmeStore::Open({.paths = {{path}}, .owner = "job"}, SmallLayout());
   if (!store.ok()) _exit(1);
   const std::unique_ptr<IoEngine> engine = StoreTestEngine();
   (void)(*store)->RegisterWith(*engine);
@@ -536,7 +645,8 @@ TEST(NvmeStore, KilledProcessLeavesNothing) {
   ASSERT_EQ(read(ready[0], &sign, 1), 1) << "the child ended early";
   close(ready[0]);
   // Alive: its folder is locked, and a sweep spares it.
-  EXPECT_TRUE(absl::IsAlreadyExists(NvmeStore::Open({.path = path, .owner = "job"}, SmallLayout()).status()));
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(NvmeStore::Open({.paths = {{path}}, .owner = "job"}, SmallLayout()).status()));
   EXPECT_EQ(*SweepStaleStores(path), 0);
   EXPECT_TRUE(std::filesystem::exists(path + "/strata-job"));
   ASSERT_EQ(kill(child, SIGKILL), 0);
@@ -547,7 +657,7 @@ TEST(NvmeStore, KilledProcessLeavesNothing) {
     EXPECT_TRUE(entry.is_directory()) << entry.path() << " was left behind";
   }
   // The next store of any owner on the path sweeps it.
-  auto next = NvmeStore::Open({.path = path, .owner = "other"}, SmallLayout());
+  auto next = NvmeStore::Open({.paths = {{path}}, .owner = "other"}, SmallLayout());
   ASSERT_TRUE(next.ok()) << next.status();
   EXPECT_EQ((*next)->report().stale_folders_swept, 1);
   EXPECT_OK(std::move(**next).Close());

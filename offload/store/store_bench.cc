@@ -21,7 +21,7 @@ namespace strata {
 namespace {
 
 struct BenchOptions {
-  std::string path = ".";
+  std::vector<std::string> paths = {"."};
   uint64_t bytes = uint64_t{1} << 30;        // Moved by each pass.
   uint64_t item_bytes = uint64_t{32} << 20;  // One READ or WRITE of a plan.
   uint64_t block_bytes = kIoBlockBytes;
@@ -73,12 +73,11 @@ class StoreBench {
     StoreLayout layout;
     for (uint32_t i = 0; i < items_; ++i) layout.items.push_back({ItemId{i}, options_.item_bytes});
     layout.write_ahead_items = 0;
-    STRATA_ASSIGN_OR_RETURN(
-        store_, NvmeStore::Open({.path = options_.path,
-                                 .owner = "store-bench",
-                                 .direct = options_.buffered ? DirectIo::kBuffered : DirectIo::kAuto,
-                                 .block_bytes = options_.block_bytes},
-                                layout));
+    NvmeStoreOptions store{.owner = "store-bench",
+                           .direct = options_.buffered ? DirectIo::kBuffered : DirectIo::kAuto,
+                           .block_bytes = options_.block_bytes};
+    for (const std::string& path : options_.paths) store.paths.push_back({path});
+    STRATA_ASSIGN_OR_RETURN(store_, NvmeStore::Open(store, layout));
     STRATA_ASSIGN_OR_RETURN(const IoBackend backend, ParseIoBackend(options_.backend));
     for (unsigned i = 0; i < lanes; ++i) {
       BenchLane lane;
@@ -101,8 +100,7 @@ class StoreBench {
     const int64_t start = Clock::Real().MonotonicNanos();
     for (unsigned i = 0; i < options_.threads; ++i) {
       if (reading)
-        threads.emplace_back(
-            "bench-read", [&, i] { statuses[2 * i] = ReadShare(lanes_[2 * i], i, /*backwards=*/writing); });
+        threads.emplace_back("bench-read", [&, i] { statuses[2 * i] = ReadShare(lanes_[2 * i], i); });
       if (writing) {
         threads.emplace_back("bench-write",
                              [&, i] { statuses[2 * i + 1] = WriteShare(lanes_[2 * i + 1], i); });
@@ -120,17 +118,11 @@ class StoreBench {
     return static_cast<double>(bytes) / static_cast<double>(nanos);
   }
 
-  // Beside writes (`backwards`) from the other end, so that a read seldom meets the write of its item; when
-  // it does, it follows what is the newest.
-  absl::Status ReadShare(BenchLane& lane, unsigned first, bool backwards) {
+  // The committed state: beside writes of the next generation too.
+  absl::Status ReadShare(BenchLane& lane, unsigned first) {
     for (uint64_t i = first; i < items_; i += options_.threads) {
-      const ItemId item{static_cast<uint32_t>(backwards ? items_ - 1 - i : i)};
-      const auto newest = store_->newest(item);
-      absl::Status status = store_->Read(*lane.engine, item, newest.value_or(Generation{}), lane.slot);
-      if (absl::IsFailedPrecondition(status)) {  // Completed in between.
-        status = store_->Read(*lane.engine, item, store_->newest(item).value_or(Generation{}), lane.slot);
-      }
-      STRATA_RETURN_IF_ERROR(status);
+      STRATA_RETURN_IF_ERROR(store_->Read(*lane.engine, ItemId{static_cast<uint32_t>(i)},
+                                          Generation{generation_ - 1}, lane.slot));
     }
     return absl::OkStatus();
   }
@@ -151,7 +143,7 @@ class StoreBench {
     result["registered_buffers"] = engine.registered_buffer_bytes > 0;
     result["registered_files"] = engine.registered_files > 0;
     result["notes"] = engine.notes;
-    result["direct"] = store_->report().direct;
+    result["direct"] = store_->report().paths[0].direct;
     result["pages"] = PageKindName(arena.pages);
     result["huge_fraction"] =
         static_cast<double>(arena.huge_page_bytes) / static_cast<double>(arena_->size());
@@ -179,7 +171,7 @@ int main(int argc, char** argv) {
   strata::BenchOptions options;
   std::string bytes = "1GiB", item = "32MiB", block = "1MiB";
   CLI::App app("GB/s of the NVMe store, as JSON");
-  app.add_option("--path", options.path, "folder on the disk to measure");
+  app.add_option("--path", options.paths, "folder on the disk to measure; several: striped over them");
   app.add_option("--bytes", bytes, "bytes moved by each pass");
   app.add_option("--item", item, "bytes of one item");
   app.add_option("--block", block, "bytes of one request");

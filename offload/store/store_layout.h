@@ -3,6 +3,7 @@
 #ifndef OFFLOAD_STORE_STORE_LAYOUT_H_
 #define OFFLOAD_STORE_STORE_LAYOUT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -31,6 +32,8 @@ struct StoreItem {
   ItemKind kind = ItemKind::kVersioned;
 };
 
+// Paths that a store may stripe over.
+constexpr size_t kNvmePathsMax = 8;
 // Extents are multiples of this, and so are the buffers of Read and Write.
 constexpr uint64_t kStoreBlockBytes = 4096;
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "common/fd.h"
 #include "gmock/gmock.h"
@@ -13,6 +14,7 @@
 #include "offload/store/latency_histogram.h"
 #include "offload/store/store_folder.h"
 #include "offload/store/store_layout.h"
+#include "offload/store/striper.h"
 
 namespace strata {
 namespace {
@@ -48,6 +50,50 @@ TEST(CapacityBytes, RefusesWhatCannotBe) {
   EXPECT_TRUE(absl::IsInvalidArgument(CapacityBytes({.items = {{ItemId{1}, 5}, {ItemId{1}, 6}}}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(CapacityBytes({.items = {{ItemId{1}, UINT64_MAX}}}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(CapacityBytes({.items = {{ItemId{1}, uint64_t{1} << 62}}}).status()));
+}
+
+TEST(Striper, OnePathGetsExtentsWhole) {
+  Striper striper({0.3}, 1 << 20);
+  const auto pieces = striper.Next(uint64_t{100} << 20);
+  ASSERT_EQ(pieces.size(), 1);
+  EXPECT_EQ(pieces[0].bytes, uint64_t{100} << 20);
+}
+
+TEST(Striper, EachExtentAndEachRoundOfItIsSharedByWeight) {
+  const std::vector<double> weights = {5, 1, 2.3};
+  Striper striper(weights, 1 << 20);
+  std::vector<uint64_t> total(3, 0);
+  uint64_t all = 0;
+  for (uint64_t i = 1; i < 60; ++i) {
+    const uint64_t bytes = 4096 * (i * i * i % 20011 + 33);
+    std::vector<uint64_t> sum(3, 0);
+    uint32_t in_flight[3] = {};
+    for (const StripePiece& piece : striper.Next(bytes)) {
+      ASSERT_GT(piece.bytes, 0);
+      ASSERT_EQ(piece.bytes % 4096, 0);
+      sum[piece.path] += piece.bytes;
+      ++in_flight[piece.path];
+    }
+    ASSERT_EQ(sum[0] + sum[1] + sum[2], bytes);
+    all += bytes;
+    for (int path = 0; path < 3; ++path) {
+      total[path] += sum[path];
+      EXPECT_NEAR(static_cast<double>(sum[path]), static_cast<double>(bytes) * weights[path] / 8.3, 3 * 4096);
+      EXPECT_NEAR(static_cast<double>(total[path]), static_cast<double>(all) * weights[path] / 8.3, 2 * 4096);
+      EXPECT_LE(in_flight[path], bytes / (3 << 20) + 1);
+    }
+  }
+}
+
+TEST(Striper, SmallExtentsLieOnOnePathAndAreSpread) {
+  Striper striper({1, 3}, 1 << 20);
+  uint64_t bytes[2] = {};
+  for (int i = 0; i < 400; ++i) {
+    const auto pieces = striper.Next(64 << 10);
+    ASSERT_EQ(pieces.size(), 1);
+    bytes[pieces[0].path] += pieces[0].bytes;
+  }
+  EXPECT_EQ(bytes[0] * 3, bytes[1]);
 }
 
 TEST(LatencyHistogram, QuantilesAreAtMostOneBucketHigh) {

@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   for (const std::string& problem : unreadable) spdlog::error("unreadable task record: {}", problem);
   STRATA_RETURN_IF_ERROR(KillLeftovers(options.state_dir, records, kLeftoverTimeout));
   STRATA_ASSIGN_OR_RETURN(const std::vector<std::string> swept,
-                          SweepScratch(options.nvme_path, options.worker_id, records));
+                          SweepScratch(options.nvme_paths, options.worker_id, records));
   for (const std::string& folder : swept) spdlog::info("removed leftover scratch {}", folder);
 
   STRATA_ASSIGN_OR_RETURN(Machine machine, InspectMachine(options));
@@ -125,9 +125,11 @@ Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, Machine mach
       coordinator_(ConnectCoordinator(options_.server)),
       telemetry_(TelemetryBase(state_->incarnation()), TelemetryBuffer::Limits()),
       capacity_(std::move(machine.capacity)),
+      nvme_weights_(std::move(machine.nvme_weights)),
       io_backend_(std::move(machine.io_backend)),
       io_backend_why_(std::move(machine.io_backend_why)) {
   environment_.options = &options_;
+  environment_.nvme_weights = &nvme_weights_;
   environment_.state = state_.get();
   environment_.spawner = &spawner_;
   environment_.telemetry = &telemetry_;
@@ -152,12 +154,14 @@ void Agent::OnChange() {
 }
 
 absl::Status Agent::Run() {
-  spdlog::info("worker {} incarnation {}: {} device, {} host, {} NVMe at {} ({}, O_DIRECT {}), I/O by {}{}",
-               options_.worker_id, state_->incarnation(), FormatBytes(capacity_.device_bytes()),
-               FormatBytes(capacity_.host_bytes()), FormatBytes(capacity_.nvme(0).bytes()),
-               capacity_.nvme(0).path(), capacity_.nvme(0).fs_type(),
-               capacity_.nvme(0).o_direct() ? "yes" : "no", io_backend_,
+  spdlog::info("worker {} incarnation {}: {} device, {} host, I/O by {}{}", options_.worker_id,
+               state_->incarnation(), FormatBytes(capacity_.device_bytes()),
+               FormatBytes(capacity_.host_bytes()), io_backend_,
                io_backend_why_.empty() ? "" : absl::StrCat(" (", io_backend_why_, ")"));
+  for (const v1::NvmeVolume& volume : capacity_.nvme()) {
+    spdlog::info("NVMe: {} at {} ({}, O_DIRECT {})", FormatBytes(volume.bytes()), volume.path(),
+                 volume.fs_type(), volume.o_direct() ? "yes" : "no");
+  }
   last_answer_sent_ = Now();
   sender_ = std::make_unique<TelemetrySender>(coordinator_.get(), &telemetry_);
   sync_thread_ = Thread("sync", [this] { SyncLoop(); });

@@ -86,6 +86,7 @@ class Agent {
 
   // Of the sync thread only (and of Create before it).
   v1::Capacity capacity_;
+  const std::vector<double> nvme_weights_;
   const std::string io_backend_, io_backend_why_;
   std::map<TaskKey, std::unique_ptr<Task>> tasks_;
   std::map<TaskKey, v1::TaskReport> ended_;  // reported until forgotten

@@ -442,6 +442,23 @@ TEST_F(AgentTest, RegistersWithWhatTheMachineHas) {
   EXPECT_FALSE(request.io_backend().empty());
 }
 
+TEST_F(AgentTest, StripesScratchOverSeveralPathsAndRemovesItFromEach) {
+  const std::string second = folder_ + "/second drive";
+  auto agent = StartAgent({"--nvme-path=" + second, "--nvme-weight=3", "--nvme-weight=1"});
+  ASSERT_TRUE(Eventually([&] { return !coordinator_.registers().empty(); }));
+  const v1::Capacity capacity = coordinator_.registers()[0].capacity();
+  ASSERT_EQ(capacity.nvme_size(), 2);
+  EXPECT_EQ(capacity.nvme(0).bytes(), 48 << 20);
+  EXPECT_EQ(capacity.nvme(1).bytes(), 16 << 20);
+  EXPECT_EQ(capacity.nvme(1).path(), second);
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=0");
+  ASSERT_TRUE(Eventually([&] { return agent->Scratch().size() == 1 && ListDirectory(second)->size() == 1; }));
+  coordinator_.Want("job", 1, v1::DesiredTask::KILL, "steps=0");
+  ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
+  EXPECT_TRUE(ListDirectory(second)->empty());
+  ExpectNothingLeft(*agent);
+}
+
 TEST_F(AgentTest, ReportsTheEndUntilItIsForgotten) {
   coordinator_.Configure([](auto& b) { b.forget = false; });
   auto agent = StartAgent();

@@ -114,24 +114,28 @@ absl::Status RemoveScratch(const std::string& scratch) {
   return RemoveTree(job_folder);
 }
 
-absl::StatusOr<std::vector<std::string>> SweepScratch(const std::string& nvme_path,
+absl::StatusOr<std::vector<std::string>> SweepScratch(const std::vector<std::string>& nvme_paths,
                                                       const std::string& worker_id,
                                                       const std::vector<TaskRecord>& records) {
   std::vector<std::string> removed;
   for (const TaskRecord& record : records) {
-    std::error_code error;
-    if (fs::exists(record.scratch, error)) removed.push_back(record.scratch);
-    STRATA_RETURN_IF_ERROR(RemoveScratch(record.scratch));
+    for (const std::string& scratch : record.scratch) {
+      std::error_code error;
+      if (fs::exists(scratch, error)) removed.push_back(scratch);
+      STRATA_RETURN_IF_ERROR(RemoveScratch(scratch));
+    }
   }
-  STRATA_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(nvme_path));
-  for (const std::string& name : names) {
-    const fs::path folder = fs::path(nvme_path) / name;
-    std::error_code error;
-    if (fs::is_symlink(folder, error) || !fs::is_directory(folder, error)) continue;
-    const auto owner = ReadFile((folder / kScratchMarker).string(), 256);
-    if (!owner.ok() || *owner != worker_id) continue;
-    STRATA_RETURN_IF_ERROR(RemoveTree(folder.string()));
-    removed.push_back(folder.string());
+  for (const std::string& nvme_path : nvme_paths) {
+    STRATA_ASSIGN_OR_RETURN(const std::vector<std::string> names, ListDirectory(nvme_path));
+    for (const std::string& name : names) {
+      const fs::path folder = fs::path(nvme_path) / name;
+      std::error_code error;
+      if (fs::is_symlink(folder, error) || !fs::is_directory(folder, error)) continue;
+      const auto owner = ReadFile((folder / kScratchMarker).string(), 256);
+      if (!owner.ok() || *owner != worker_id) continue;
+      STRATA_RETURN_IF_ERROR(RemoveTree(folder.string()));
+      removed.push_back(folder.string());
+    }
   }
   return removed;
 }

@@ -39,9 +39,9 @@ std::string ScratchPath(const std::string& nvme_path, const TaskKey& key);
 // Removes a task's folder, and the job's folder with it when that was its last one.
 absl::Status RemoveScratch(const std::string& scratch);
 
-// Removes the scratch of the records, and every folder in `nvme_path` that has this worker's marker (found
+// Removes the scratch of the records, and every folder in the NVMe paths that has this worker's marker (found
 // even when the state folder was lost); anything else there is not ours. Returns what it removed.
-absl::StatusOr<std::vector<std::string>> SweepScratch(const std::string& nvme_path,
+absl::StatusOr<std::vector<std::string>> SweepScratch(const std::vector<std::string>& nvme_paths,
                                                       const std::string& worker_id,
                                                       const std::vector<TaskRecord>& records);
 

@@ -2,11 +2,13 @@
 
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -19,6 +21,7 @@
 #include "common/status.h"
 #include "offload/io/io_factory.h"
 #include "offload/io/path_probe.h"
+#include "offload/io/path_speed.h"
 
 namespace strata {
 namespace {
@@ -57,6 +60,78 @@ int AvailableCpus() {
   return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
+namespace {
+
+// Paths on one file system share what it has free.
+absl::StatusOr<std::vector<double>> FreeBytesOfEach(const AgentOptions& options, const Machine& machine) {
+  std::vector<dev_t> devices;
+  std::map<dev_t, double> weights;  // Of all paths on it.
+  for (size_t i = 0; i < options.nvme_paths.size(); ++i) {
+    struct stat info;
+    if (stat(options.nvme_paths[i].c_str(), &info) != 0) return ErrnoStatus(errno, options.nvme_paths[i]);
+    devices.push_back(info.st_dev);
+    weights[info.st_dev] += machine.nvme_weights[i];
+  }
+  std::vector<double> free;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    free.push_back(static_cast<double>(machine.capacity.nvme(static_cast<int>(i)).free_bytes()) *
+                   machine.nvme_weights[i] / weights[devices[i]]);
+  }
+  return free;
+}
+
+// Scratch is striped by weight, so the path that is full first limits them all.
+absl::Status InspectNvme(const AgentOptions& options, Machine& machine) {
+  v1::Capacity& capacity = machine.capacity;
+  double total_weight = 0;
+  for (size_t i = 0; i < options.nvme_paths.size(); ++i) {
+    const std::string& path = options.nvme_paths[i];
+    STRATA_ASSIGN_OR_RETURN(const PathInfo info, ProbePath(path), "--nvme-path");
+    v1::NvmeVolume& volume = *capacity.add_nvme();
+    volume.set_path(path);
+    volume.set_free_bytes(static_cast<int64_t>(info.free_bytes));
+    volume.set_o_direct(info.o_direct);
+    volume.set_fs_type(info.fs_type);
+    if (!info.o_direct) (*capacity.mutable_labels())["o_direct_why_not"] = info.o_direct_why_not;
+    double weight = 1;
+    if (!options.nvme_weights.empty()) {
+      weight = options.nvme_weights[i];
+    } else if (options.nvme_paths.size() > 1) {
+      STRATA_ASSIGN_OR_RETURN(const PathSpeed speed, MeasurePathSpeed(path), "--nvme-path");
+      weight = speed.RoundTripBytesPerSecond() / 1e6;
+    }
+    machine.nvme_weights.push_back(weight);
+    total_weight += weight;
+  }
+  STRATA_ASSIGN_OR_RETURN(const std::vector<double> free, FreeBytesOfEach(options, machine));
+  size_t least = 0;
+  for (size_t i = 1; i < free.size(); ++i) {
+    if (free[i] / machine.nvme_weights[i] < free[least] / machine.nvme_weights[least]) least = i;
+  }
+  const double fits = free[least] / machine.nvme_weights[least] * total_weight;
+  const double bytes = options.nvme_bytes > 0 ? static_cast<double>(options.nvme_bytes) : fits / 5 * 4;
+  if (bytes > fits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nvme-bytes (", FormatBytes(options.nvme_bytes), "): ", options.nvme_paths[least],
+                     " has ", FormatBytes(static_cast<int64_t>(free[least])), " free for its share of ",
+                     FormatBytes(static_cast<int64_t>(bytes * machine.nvme_weights[least] / total_weight)),
+                     ": lower it, or free space"));
+  }
+  // The shares add up to exactly what was asked.
+  double share_end = 0;
+  int64_t given = 0;
+  for (size_t i = 0; i < free.size(); ++i) {
+    share_end += machine.nvme_weights[i] / total_weight;
+    const int64_t end =
+        i + 1 == free.size() ? static_cast<int64_t>(bytes) : static_cast<int64_t>(bytes * share_end);
+    capacity.mutable_nvme(static_cast<int>(i))->set_bytes(end - given);
+    given = end;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   Machine machine;
   STRATA_ASSIGN_OR_RETURN(const int64_t memory, AvailableMemoryBytes());
@@ -71,22 +146,7 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
                                                    ") together exceed the ", FormatBytes(memory),
                                                    " of memory this process may use: lower one of them"));
   }
-  const auto probed = ProbePath(options.nvme_path);
-  if (!probed.ok()) return Annotate(probed.status(), "--nvme-path");
-  v1::NvmeVolume& volume = *capacity.add_nvme();
-  volume.set_path(options.nvme_path);
-  const int64_t free_bytes = static_cast<int64_t>(probed->free_bytes);
-  volume.set_free_bytes(free_bytes);
-  volume.set_bytes(options.nvme_bytes > 0 ? options.nvme_bytes : free_bytes / 5 * 4);
-  if (volume.bytes() > free_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--nvme-bytes (", FormatBytes(volume.bytes()),
-                                                   "): ", options.nvme_path, " has ", FormatBytes(free_bytes),
-                                                   " free: lower it, or free space"));
-  }
-  volume.set_o_direct(probed->o_direct);
-  volume.set_fs_type(probed->fs_type);
-  if (!probed->o_direct) (*capacity.mutable_labels())["o_direct_why_not"] = probed->o_direct_why_not;
-
+  STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
   STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine(IoEngineOptions{.depth = 2}));
   machine.io_backend = engine->report().backend;
   machine.io_backend_why = absl::StrJoin(engine->report().notes, "; ");

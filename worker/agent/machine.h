@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,16 +20,17 @@ absl::StatusOr<int64_t> AvailableMemoryBytes();
 int AvailableCpus();
 
 struct Machine {
-  v1::Capacity capacity;
-  std::string io_backend;      // what trainers will use for NVMe: io_uring or threads
-  std::string io_backend_why;  // "" for the best one
+  v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
+  std::vector<double> nvme_weights;  // Of the paths, as jobs stripe over them.
+  std::string io_backend;            // what trainers will use for NVMe: io_uring or threads
+  std::string io_backend_why;        // "" for the best one
 };
 
-// Capacity by the options, derived where they say so; probes the NVMe path by writing to it. Errors name the
-// flag to change.
+// Capacity by the options, derived where they say so; probes each NVMe path by writing to it, and measures
+// their speeds when there are several without weights. Errors name the flag to change.
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
 
-// Free bytes of the NVMe path now, into its volume in `capacity`. Cheap; for every Sync.
+// Free bytes of the NVMe paths now, into their volumes in `capacity`. Cheap; for every Sync.
 void RefreshFreeBytes(v1::Capacity* capacity);
 
 // Raises the soft limit of open files to the hard one.

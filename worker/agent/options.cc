@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "offload/store/store_layout.h"
 
 namespace strata {
 namespace {
@@ -82,6 +84,28 @@ absl::Status MakeWritable(absl::string_view flag, const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status ResolveNvmePaths(AgentOptions* options) {
+  std::vector<std::string>& paths = options->nvme_paths;
+  if (paths.empty()) paths.push_back(options->state_dir + "/nvme");
+  if (paths.size() > kNvmePathsMax)
+    return FlagError("--nvme-path", absl::StrCat("given ", paths.size(), " times: at most ", kNvmePathsMax));
+  for (size_t i = 0; i < paths.size(); ++i) {
+    STRATA_RETURN_IF_ERROR(MakeAbsolute("--nvme-path", &paths[i]));
+    if (std::find(paths.begin(), paths.begin() + i, paths[i]) != paths.begin() + i)
+      return FlagError("--nvme-path", absl::StrCat(paths[i], " is given twice"));
+  }
+  const std::vector<double>& weights = options->nvme_weights;
+  if (!weights.empty() && weights.size() != paths.size()) {
+    return FlagError("--nvme-weight", absl::StrCat("given ", weights.size(), " times for ", paths.size(),
+                                                   " paths: give one per --nvme-path, or none"));
+  }
+  for (const double weight : weights) {
+    if (!(weight > 0 && std::isfinite(weight)))
+      return FlagError("--nvme-weight", absl::StrCat(weight, " is not a positive number"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status FindTrainer(std::string* trainer) {
   if (!trainer->empty()) {
     STRATA_RETURN_IF_ERROR(MakeAbsolute("--trainer", trainer));
@@ -117,7 +141,14 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
   app.add_option("--server", options.server, "Coordinator address, host:port or unix:path")->required();
   app.add_option("--worker-id", options.worker_id, "Name of this worker; default: the host's name");
   app.add_option("--state-dir", options.state_dir, "Folder for this agent's durable state")->required();
-  app.add_option("--nvme-path", options.nvme_path, "Folder for jobs' NVMe scratch; default: STATE_DIR/nvme");
+  app.add_option("--nvme-path", options.nvme_paths,
+                 "Folder for jobs' NVMe scratch; default: STATE_DIR/nvme. May be repeated, once per drive: "
+                 "scratch is "
+                 "striped over them")
+      ->allow_extra_args(false);
+  app.add_option("--nvme-weight", options.nvme_weights,
+                 "Share of the scratch of each --nvme-path, in their order; default: by measured speed")
+      ->allow_extra_args(false);
   app.add_option("--checkpoint-root", options.checkpoint_root,
                  "Folder for checkpoints, shared by all workers; default: STATE_DIR/checkpoints");
   app.add_option("--device-bytes", device, "Device memory for jobs; auto: 25 % of the memory");
@@ -163,21 +194,20 @@ absl::Status ResolveAgentOptions(AgentOptions* options) {
   }
   if (options->state_dir.empty()) return FlagError("--state-dir", "is missing: name a folder");
   STRATA_RETURN_IF_ERROR(MakeAbsolute("--state-dir", &options->state_dir));
-  if (options->nvme_path.empty()) options->nvme_path = options->state_dir + "/nvme";
-  STRATA_RETURN_IF_ERROR(MakeAbsolute("--nvme-path", &options->nvme_path));
+  STRATA_RETURN_IF_ERROR(ResolveNvmePaths(options));
   if (options->checkpoint_root.empty()) options->checkpoint_root = options->state_dir + "/checkpoints";
   return MakeAbsolute("--checkpoint-root", &options->checkpoint_root);
 }
 
 absl::Status PreparePaths(AgentOptions* options) {
-  const std::pair<const char*, std::string*> folders[] = {{"--state-dir", &options->state_dir},
-                                                          {"--nvme-path", &options->nvme_path},
-                                                          {"--checkpoint-root", &options->checkpoint_root}};
+  std::vector<std::pair<const char*, std::string>> folders = {
+      {"--state-dir", options->state_dir}, {"--checkpoint-root", options->checkpoint_root}};
+  for (const std::string& path : options->nvme_paths) folders.emplace_back("--nvme-path", path);
   for (const auto& [flag, path] : folders) {
     if (options->check_config) {
-      STRATA_RETURN_IF_ERROR(CheckCouldStand(flag, *path));
+      STRATA_RETURN_IF_ERROR(CheckCouldStand(flag, path));
     } else {
-      STRATA_RETURN_IF_ERROR(MakeWritable(flag, *path));
+      STRATA_RETURN_IF_ERROR(MakeWritable(flag, path));
     }
   }
   // A configuration is also checked where it was written, not only on the machine that has the program.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +17,8 @@ struct AgentOptions {
   std::string server;     // address of the coordinator as gRPC takes it
   std::string worker_id;  // default: the host's name
   std::string state_dir;
-  std::string nvme_path;  // default: <state_dir>/nvme
+  std::vector<std::string> nvme_paths;  // default: <state_dir>/nvme; jobs' scratch is striped over them
+  std::vector<double> nvme_weights;     // one per path; none: by measured speed
   std::string
       checkpoint_root;  // default: <state_dir>/checkpoints; shared storage when there are several workers
   int64_t device_bytes = 0;                              // 0: 25 % of the memory this process may have

@@ -25,7 +25,7 @@ TEST(AgentOptionsTest, DefaultsFollowTheStateFolder) {
   ASSERT_TRUE(ResolveAgentOptions(&**options).ok());
   const std::string here = fs::current_path().string();
   EXPECT_EQ((*options)->state_dir, here + "/state");
-  EXPECT_EQ((*options)->nvme_path, here + "/state/nvme");
+  EXPECT_EQ((*options)->nvme_paths, std::vector<std::string>{here + "/state/nvme"});
   EXPECT_EQ((*options)->checkpoint_root, here + "/state/checkpoints");
   EXPECT_EQ((*options)->device_bytes, 0);
   EXPECT_FALSE((*options)->worker_id.empty());
@@ -40,6 +40,31 @@ TEST(AgentOptionsTest, ReadsSizesAndTimes) {
   EXPECT_EQ((*options)->nvme_bytes, 0);
   EXPECT_EQ((*options)->stop_grace, absl::Milliseconds(500));
   EXPECT_EQ((*options)->checkpoint_grace, absl::Minutes(10));
+}
+
+TEST(AgentOptionsTest, TakesSeveralNvmePathsAndTheirWeights) {
+  auto options = Parse({"--server=a", "--state-dir=b", "--nvme-path=/mnt/a", "--nvme-path", "/mnt/b",
+                        "--nvme-weight=2", "--nvme-weight=0.5"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  ASSERT_TRUE(ResolveAgentOptions(&**options).ok());
+  EXPECT_EQ((*options)->nvme_paths, (std::vector<std::string>{"/mnt/a", "/mnt/b"}));
+  EXPECT_EQ((*options)->nvme_weights, (std::vector<double>{2, 0.5}));
+  const struct {
+    std::vector<std::string> paths;
+    std::vector<double> weights;
+    const char* named;
+  } cases[] = {{{"/a", "/b", "/a/"}, {}, "--nvme-path: /a is given twice"},
+               {std::vector<std::string>(9, "/a"), {}, "--nvme-path: given 9 times"},
+               {{"/a", "/b"}, {1}, "--nvme-weight: given 1 times for 2 paths"},
+               {{"/a"}, {0}, "--nvme-weight: 0 is not"},
+               {{"/a"}, {-1}, "--nvme-weight: -1 is not"}};
+  for (const auto& c : cases) {
+    AgentOptions bad = **options;
+    bad.nvme_paths = c.paths;
+    bad.nvme_weights = c.weights;
+    const absl::Status status = ResolveAgentOptions(&bad);
+    EXPECT_TRUE(absl::StrContains(status.message(), c.named)) << status;
+  }
 }
 
 TEST(AgentOptionsTest, ErrorsNameTheFlag) {
@@ -90,7 +115,7 @@ TEST(AgentOptionsTest, FileWhereAFolderShouldBeIsNamed) {
       AgentOptions options;
       options.server = "a";
       options.state_dir = (fs::path(::testing::TempDir()) / "state").string();
-      options.nvme_path = path.string();
+      options.nvme_paths = {path.string()};
       options.check_config = check;
       ASSERT_TRUE(ResolveAgentOptions(&options).ok());
       const absl::Status status = PreparePaths(&options);

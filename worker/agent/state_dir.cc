@@ -66,29 +66,36 @@ absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(const std::string& path
 std::string FormatTaskRecord(const TaskRecord& record) {
   std::string encoded_report;
   absl::Base64Escape(record.report, &encoded_report);
+  std::string scratch;
+  for (const std::string& folder : record.scratch)
+    absl::StrAppend(&scratch, "\nscratch ", absl::CEscape(folder));
   return absl::StrCat(kRecordHeader, "\njob ", record.key.job_uid, "\nattempt ", record.key.attempt,
-                      "\nrank ", record.key.rank, "\nscratch ", absl::CEscape(record.scratch), "\npid ",
-                      record.process.pid, "\nstart ", record.process.start_ticks, "\nboot ", record.boot_id,
-                      "\nreport ", encoded_report, "\n");
+                      "\nrank ", record.key.rank, scratch, "\npid ", record.process.pid, "\nstart ",
+                      record.process.start_ticks, "\nboot ", record.boot_id, "\nreport ", encoded_report,
+                      "\n");
 }
 
 absl::StatusOr<TaskRecord> ParseTaskRecord(absl::string_view text) {
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
   if (lines.empty() || lines[0] != kRecordHeader) return absl::DataLossError("not a task record");
   std::map<absl::string_view, absl::string_view> values;
+  TaskRecord record;
+  bool good = true;
   for (size_t i = 1; i < lines.size(); ++i) {
     const std::pair<absl::string_view, absl::string_view> entry =
         absl::StrSplit(lines[i], absl::MaxSplits(' ', 1));
     values.emplace(entry.first, entry.second);
+    if (entry.first != "scratch") continue;
+    std::string& folder = record.scratch.emplace_back();
+    good = good && absl::CUnescape(entry.second, &folder) && absl::StartsWith(folder, "/");
   }
-  TaskRecord record;
   record.key.job_uid = std::string(values["job"]);
   record.boot_id = std::string(values["boot"]);
-  if (!IsValidJobUid(record.key.job_uid) || !absl::SimpleAtoi(values["attempt"], &record.key.attempt) ||
+  if (!good || record.scratch.empty() || !IsValidJobUid(record.key.job_uid) ||
+      !absl::SimpleAtoi(values["attempt"], &record.key.attempt) ||
       !absl::SimpleAtoi(values["rank"], &record.key.rank) ||
       !absl::SimpleAtoi(values["pid"], &record.process.pid) || record.process.pid < 0 ||
       !absl::SimpleAtoi(values["start"], &record.process.start_ticks) ||
-      !absl::CUnescape(values["scratch"], &record.scratch) || !absl::StartsWith(record.scratch, "/") ||
       !absl::Base64Unescape(values["report"], &record.report)) {
     return absl::DataLossError("a task record with a missing or bad value");
   }

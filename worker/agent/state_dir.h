@@ -39,10 +39,10 @@ bool IsValidJobUid(absl::string_view uid);
 
 struct TaskRecord {
   TaskKey key;
-  std::string scratch;      // absolute folder, removed at the task's end
-  ProcessIdentity process;  // pid 0: no program has run
-  std::string boot_id;      // of the boot in which `process` means something
-  std::string report;       // serialized strata.v1.TaskReport once the task has ended, else ""
+  std::vector<std::string> scratch;  // absolute folders, removed at the task's end
+  ProcessIdentity process;           // pid 0: no program has run
+  std::string boot_id;               // of the boot in which `process` means something
+  std::string report;                // serialized strata.v1.TaskReport once the task has ended, else ""
 };
 
 class StateDir {

@@ -26,7 +26,7 @@ class StateDirTest : public ::testing::Test {
 TaskRecord MakeRecord() {
   TaskRecord record;
   record.key = {"job-1_a", 3, 1};
-  record.scratch = "/nvme/with space\nand newline";
+  record.scratch = {"/nvme/with space\nand newline", "/second"};
   record.process = {4711, 123456789012};
   record.boot_id = "b-o-o-t";
   record.report = std::string("\x00\xff\n binary", 10);
@@ -108,7 +108,7 @@ TEST(TaskRecordTest, NoCutOfARecordIsTakenForAnother) {
 
 TEST(TaskRecordTest, ScratchMustBeAbsolute) {
   TaskRecord record = MakeRecord();
-  record.scratch = "relative";
+  record.scratch = {"/absolute", "relative"};
   EXPECT_FALSE(ParseTaskRecord(FormatTaskRecord(record)).ok());
 }
 

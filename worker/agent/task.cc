@@ -75,6 +75,12 @@ std::string DescribeEnd(int wait_status, bool killed_by_us) {
   return absl::StrCat("the trainer exited with code ", WEXITSTATUS(wait_status), " without saying why");
 }
 
+std::vector<std::string> ScratchPaths(const std::vector<std::string>& nvme_paths, const TaskKey& key) {
+  std::vector<std::string> paths;
+  for (const std::string& path : nvme_paths) paths.push_back(ScratchPath(path, key));
+  return paths;
+}
+
 std::string StringOr(const std::string& text, absl::string_view otherwise) {
   return text.empty() ? std::string(otherwise) : text;
 }
@@ -87,7 +93,7 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
       desired_(desired),
       checkpoint_on_stop_(!desired.spec().checkpoint().has_on_stop() ||
                           desired.spec().checkpoint().on_stop()),
-      scratch_(ScratchPath(environment.options->nvme_path, key_)),
+      scratch_(ScratchPaths(environment.options->nvme_paths, key_)),
       checkpoint_dir_(absl::StrCat(environment.options->checkpoint_root, "/", key_.job_uid)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   STRATA_CHECK(IsValidJobUid(key_.job_uid));
@@ -196,7 +202,9 @@ absl::Status Task::Prepare(ChildProcess* child, v1::FailureCause* cause) {
   record.scratch = scratch_;
   record.boot_id = BootId();
   absl::Status status = Annotate(env_.state->Write(record), "recording the task (--state-dir)");
-  if (status.ok()) status = MakeScratch(env_.options->nvme_path, env_.options->worker_id, key_).status();
+  for (const std::string& path : env_.options->nvme_paths) {
+    if (status.ok()) status = MakeScratch(path, env_.options->worker_id, key_).status();
+  }
   *cause = DiskCause(status);
   STRATA_RETURN_IF_ERROR(status);
   v1::AgentMessage first;
@@ -245,7 +253,11 @@ v1::TrainerTask Task::MakeTrainerTask() const {
   *task.mutable_spec() = desired_.spec();
   *task.mutable_grant() = desired_.grant();
   *task.mutable_budget() = desired_.budget();
-  task.set_nvme_path(scratch_);
+  for (size_t i = 0; i < scratch_.size(); ++i) {
+    v1::NvmeScratch& scratch = *task.add_nvme();
+    scratch.set_path(scratch_[i]);
+    scratch.set_weight((*env_.nvme_weights)[i]);
+  }
   task.set_checkpoint_dir(checkpoint_dir_);
   *task.mutable_resume() = desired_.resume();
   return task;
@@ -628,7 +640,10 @@ v1::TaskReport Task::FinalReport(const Outcome& outcome) {
 bool Task::RemoveScratchWithRetries() {
   const int64_t deadline = After(kScratchTimeout);
   while (true) {
-    const absl::Status removed = RemoveScratch(scratch_);
+    absl::Status removed;
+    for (const std::string& scratch : scratch_) {
+      if (removed.ok()) removed = RemoveScratch(scratch);
+    }
     if (removed.ok()) return true;
     spdlog::error("task {}: {}", key_.ToString(), removed.ToString());
     if (Now() > deadline) return false;

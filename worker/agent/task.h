@@ -33,6 +33,7 @@ namespace strata {
 // What tasks share; everything outlives them.
 struct TaskEnvironment {
   const AgentOptions* options = nullptr;
+  const std::vector<double>* nvme_weights = nullptr;  // of options->nvme_paths
   const StateDir* state = nullptr;
   Spawner* spawner = nullptr;
   TelemetryBuffer* telemetry = nullptr;
@@ -100,7 +101,7 @@ class Task {
   const TaskKey key_;
   const v1::DesiredTask desired_;
   const bool checkpoint_on_stop_;
-  const std::string scratch_;
+  const std::vector<std::string> scratch_;  // a folder in each NVMe path
   const std::string checkpoint_dir_;
   Fd wake_;  // eventfd: the driving thread looks at wants and outbox
 

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   engine->model_ = MakeModel(engine->layout_, *engine->ops_);
 
   RankEngineOptions rank;
-  rank.store.path = options.nvme_path;
+  rank.store.paths = options.nvme;
   rank.store.owner = options.owner;
   rank.store.direct =
       options.spec.memory().direct_io() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kRequire;

@@ -20,8 +20,8 @@ namespace strata {
 struct EngineOptions {
   v1::JobSpec spec;            // as ApplyDefaults leaves it
   v1::ResourceRequest budget;  // hard, per tier
-  std::string nvme_path;       // an existing folder; unused when the plan puts nothing there
-  std::string owner;           // of the scratch folder: the job's uid
+  std::vector<NvmePath> nvme;  // existing folders; unused when the plan puts nothing there
+  std::string owner;           // of the scratch folders: the job's uid
 };
 
 class Engine {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/random.h"
+#include "common/status.h"
 #include "gtest/gtest.h"
 #include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/io/path_probe.h"
@@ -118,7 +119,12 @@ class EngineTest : public ::testing::Test {
 
   absl::StatusOr<std::unique_ptr<Engine>> Make(v1::JobSpec spec) {
     if (!direct_) spec.mutable_memory()->set_direct_io(v1::DIRECT_IO_OFF);
-    return Engine::Create({.spec = spec, .budget = BudgetOf(spec, {}), .nvme_path = folder_, .owner = "job"});
+    std::vector<NvmePath> paths;
+    for (size_t i = 0; i < path_weights_.size(); ++i) {
+      paths.push_back({folder_ + "/nvme" + std::to_string(i), path_weights_[i]});
+      STRATA_RETURN_IF_ERROR(MakeDirectories(paths.back().path));
+    }
+    return Engine::Create({.spec = spec, .budget = BudgetOf(spec, {}), .nvme = paths, .owner = "job"});
   }
 
   // Losses, norms and the state hash after each step, as one comparable text.
@@ -160,6 +166,7 @@ class EngineTest : public ::testing::Test {
 
   std::string folder_;
   bool direct_ = false;
+  std::vector<double> path_weights_ = {1};
   std::string losses_;
   std::string final_hash_;
   int redone_ = 0;  // steps of the last Bits()
@@ -231,6 +238,17 @@ TEST_F(EngineTest, PlacementIsInvisibleToTheResult) {
       setting.set(*spec.mutable_memory());
       EXPECT_EQ(Bits(spec), expected) << what << ": " << setting.name;
     }
+  }
+}
+
+TEST_F(EngineTest, TheNumberOfNvmePathsIsInvisibleToTheResult) {
+  v1::JobSpec spec = SmallLlama();
+  Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+  const std::string expected = Bits(spec);
+  ASSERT_FALSE(HasFailure());
+  for (const std::vector<double>& weights : {std::vector<double>{1, 1, 1}, {3, 1, 0.2}}) {
+    path_weights_ = weights;
+    EXPECT_EQ(Bits(spec), expected) << weights[0] << " " << weights[1] << " " << weights[2];
   }
 }
 

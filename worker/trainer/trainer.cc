@@ -59,6 +59,12 @@ class EvalSource : public StepSource {
   double tokens_ = 0;
 };
 
+std::vector<NvmePath> NvmePathsOf(const v1::TrainerTask& task) {
+  std::vector<NvmePath> paths;
+  for (const v1::NvmeScratch& scratch : task.nvme()) paths.push_back({scratch.path(), scratch.weight()});
+  return paths;
+}
+
 }  // namespace
 
 Trainer::~Trainer() {
@@ -195,10 +201,10 @@ absl::Status Trainer::Prepare() {
             .eps = training.optimizer().eps(),
             .weight_decay = training.optimizer().weight_decay()};
 
-  STRATA_ASSIGN_OR_RETURN(engine_, Engine::Create({.spec = spec,
-                                                   .budget = task_.budget(),
-                                                   .nvme_path = task_.nvme_path(),
-                                                   .owner = task_.job_uid()}));
+  STRATA_ASSIGN_OR_RETURN(
+      engine_,
+      Engine::Create(
+          {.spec = spec, .budget = task_.budget(), .nvme = NvmePathsOf(task_), .owner = task_.job_uid()}));
   v1::TrainerMessage plan;
   *plan.mutable_plan() = engine_->plan();
   (void)channel_.Send(plan);

@@ -60,7 +60,9 @@ class TrainerTest : public ::testing::Test {
     task_.set_job_uid("job");
     task_.set_attempt(1);
     *task_.mutable_budget() = BudgetOf(spec, {});
-    task_.set_nvme_path(folder_ + "/nvme");
+    v1::NvmeScratch& scratch = *task_.add_nvme();
+    scratch.set_path(folder_ + "/nvme");
+    scratch.set_weight(1);
     task_.set_checkpoint_dir(folder_ + "/checkpoints/job");
   }
   void TearDown() override { EXPECT_TRUE(RemoveTree(folder_).ok()); }

@@ -64,7 +64,8 @@ class Stub {
     behaviour_ = ParseBehaviour(task_.job_name());
     if (behaviour_["ignore_term"] != 0) signal(SIGTERM, SIG_IGN);
     if (behaviour_["child"] != 0 && fork() == 0) SleepForEver();
-    std::ofstream(task_.nvme_path() + "/extent") << "scratch";
+    for (const v1::NvmeScratch& scratch : task_.nvme())
+      std::ofstream(scratch.path() + "/extent") << "scratch";
     std::printf("begin %s\n", task_.job_uid().c_str());
     std::fflush(stdout);
     std::fprintf(stderr, "stub error text \xff\n");
