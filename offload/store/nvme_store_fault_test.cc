@@ -21,9 +21,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr uint32_t kItems = 4;
+constexpr uint32_t kItems = 3;
 constexpr uint64_t kItemBytes = 6 * 4096;
-constexpr uint64_t kSteps = 3;
+constexpr uint64_t kSteps = 2;
 
 // One disk for all stores: making a ring anew for each of hundreds of runs would take most of the time.
 struct Disk {

@@ -50,7 +50,7 @@ void Reap(const ProcessIdentity& identity) {
 TaskRecord RecordOf(const ProcessIdentity& identity) {
   TaskRecord record;
   record.key = {"job", 1, 0};
-  record.scratch = "/nowhere";
+  record.scratch = {"/nowhere"};
   record.process = identity;
   record.boot_id = BootId();
   return record;
