@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   writer->temporary_exists_ = true;
   STRATA_RETURN_IF_ERROR(ops.MakeDirectory(writer->temporary_));
   // Step 2.
-  for (const StateClass state : kStateClasses) {
+  for (const StateClass state : writer->classes()) {
     STRATA_ASSIGN_OR_RETURN(
         writer->files_[static_cast<size_t>(state)],
         SafetensorsWriter::Create(ops, absl::StrCat(writer->temporary_, "/", DataFileName(state)),
@@ -132,7 +132,7 @@ absl::StatusOr<WrittenCheckpoint> CheckpointWriter::CommitSteps() {
   manifest.model_json = description_.model_json;
   manifest.state = description_.state;
   // Step 3.
-  for (const StateClass state : kStateClasses) {
+  for (const StateClass state : classes()) {
     STRATA_ASSIGN_OR_RETURN(SafetensorsWriter::Finished finished,
                             files_[static_cast<size_t>(state)]->Finish());
     written.bytes += finished.bytes;

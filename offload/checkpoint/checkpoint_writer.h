@@ -51,9 +51,9 @@ std::string CheckpointFolderName(int64_t step);
 // rename.
 class CheckpointWriter {
  public:
-  // `dir` is the job's checkpoint folder, made if missing. All three classes hold every tensor in the given
-  // order, as F32. kInvalidArgument for bad names or shapes; kFailedPrecondition if <dir>/step-<step> was
-  // written by a later attempt. `ops` must outlive the writer.
+  // `dir` is the job's checkpoint folder, made if missing. All classes of the state hold every tensor in the
+  // given order, as F32. kInvalidArgument for bad names or shapes; kFailedPrecondition if <dir>/step-<step>
+  // was written by a later attempt. `ops` must outlive the writer.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(FileOps& ops, const std::string& dir,
                                                                   CheckpointDescription description,
                                                                   std::vector<CheckpointTensor> tensors);
@@ -63,6 +63,9 @@ class CheckpointWriter {
   // declared order without gaps, in pieces of any size; the classes advance independently, in any
   // interleaving.
   absl::Status Append(StateClass state, size_t tensor, int64_t element, std::span<const float> values);
+
+  // The classes that are to be appended.
+  std::vector<StateClass> classes() const { return StateClassesOf(description_.state); }
 
   // Makes the checkpoint durable and visible as <dir>/step-<step>, replacing one of an earlier attempt. OK
   // means that it survives power loss. On an error it may or may not be visible, but never in part.
@@ -81,7 +84,7 @@ class CheckpointWriter {
   std::string temporary_;
   CheckpointDescription description_;
   std::vector<CheckpointTensor> tensors_;
-  std::array<std::unique_ptr<SafetensorsWriter>, kStateClasses.size()> files_;
+  std::array<std::unique_ptr<SafetensorsWriter>, kStateClassLimit> files_;  // null: no such class
   absl::Status status_;
   bool temporary_exists_ = false;
 };

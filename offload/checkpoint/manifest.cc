@@ -82,7 +82,7 @@ absl::Status CheckRange(const Manifest& manifest, const ManifestTensor& tensor) 
 absl::Status CheckTensors(const Manifest& manifest) {
   if (manifest.tensors.empty()) return Bad("tensors is empty");
   std::set<std::pair<size_t, std::string>> places;
-  std::map<std::string, std::array<std::vector<const ManifestTensor*>, kStateClasses.size()>> by_name;
+  std::map<std::string, std::array<std::vector<const ManifestTensor*>, kStateClassLimit>> by_name;
   for (size_t i = 0; i < manifest.tensors.size(); ++i) {
     const ManifestTensor& tensor = manifest.tensors[i];
     STRATA_RETURN_IF_ERROR(CheckRange(manifest, tensor), "tensors[", i, "] (", tensor.name, ")");
@@ -93,7 +93,10 @@ absl::Status CheckTensors(const Manifest& manifest) {
   }
   for (auto& [name, classes] : by_name) {
     const std::vector<int64_t>* shape = nullptr;
-    for (const StateClass state : kStateClasses) {
+    if (!manifest.state.pending_scale.has_value() &&
+        !classes[static_cast<size_t>(StateClass::kPendingGradient)].empty())
+      return Bad(absl::StrCat("tensor ", name, " has a pending gradient but the state no pending_scale"));
+    for (const StateClass state : StateClassesOf(manifest.state)) {
       auto& ranges = classes[static_cast<size_t>(state)];
       std::sort(ranges.begin(), ranges.end(),
                 [](const auto* a, const auto* b) { return a->begin < b->begin; });
@@ -129,6 +132,8 @@ absl::Status CheckManifest(const Manifest& manifest) {
   }
   if (!std::isfinite(state.loss_scale) || state.loss_scale <= 0)
     return Bad("state.loss_scale is not positive and finite");
+  if (state.pending_scale.has_value() && (!std::isfinite(*state.pending_scale) || *state.pending_scale <= 0))
+    return Bad("state.pending_scale is not positive and finite");
   const int64_t block = manifest.block_bytes;
   if (block < kMinBlockBytes || block > kMaxBlockBytes || (block & (block - 1)) != 0) {
     return Bad(absl::StrCat("block_bytes is ", block, ", not a power of two from ", kMinBlockBytes, " to ",
@@ -182,8 +187,13 @@ absl::StatusOr<json> ObjectMember(const json& object, const char* key) {
 }
 
 absl::StatusOr<TrainingState> ParseState(const json& value) {
-  STRATA_RETURN_IF_ERROR(CheckMembers(value, 8));
   TrainingState state;
+  const bool pending = value.is_object() && value.contains("pending_scale");
+  STRATA_RETURN_IF_ERROR(CheckMembers(value, pending ? 9 : 8));
+  if (pending) {
+    STRATA_ASSIGN_OR_RETURN(const double scale, JsonDouble(value, "pending_scale"));
+    state.pending_scale = static_cast<float>(scale);
+  }
   STRATA_ASSIGN_OR_RETURN(state.optimizer_step, JsonInt(value, "optimizer_step"));
   STRATA_ASSIGN_OR_RETURN(state.data_cursor, JsonInt(value, "data_cursor"));
   STRATA_ASSIGN_OR_RETURN(state.seed, JsonUint(value, "seed"));
@@ -218,11 +228,11 @@ absl::StatusOr<ManifestTensor> ParseTensor(const json& value, const std::map<std
   STRATA_RETURN_IF_ERROR(CheckMembers(value, 6));
   ManifestTensor tensor;
   STRATA_ASSIGN_OR_RETURN(const std::string state, JsonString(value, "class"));
-  const auto* found = std::find_if(kStateClasses.begin(), kStateClasses.end(),
-                                   [&](StateClass c) { return StateClassName(c) == state; });
-  if (found == kStateClasses.end())
-    return Bad(absl::StrCat("\"class\" is \"", state, "\", not master, m or v"));
-  tensor.state = *found;
+  size_t index = 0;
+  while (index < kStateClassLimit && StateClassName(static_cast<StateClass>(index)) != state) ++index;
+  if (index == kStateClassLimit)
+    return Bad(absl::StrCat("\"class\" is \"", state, "\", not master, m, v or pending"));
+  tensor.state = static_cast<StateClass>(index);
   STRATA_ASSIGN_OR_RETURN(tensor.name, JsonString(value, "name"));
   STRATA_ASSIGN_OR_RETURN(const std::string dtype, JsonString(value, "dtype"));
   STRATA_ASSIGN_OR_RETURN(tensor.dtype, ParseStoredType(dtype));
@@ -260,8 +270,16 @@ absl::string_view StateClassName(StateClass state) {
       return "m";
     case StateClass::kSecondMoment:
       return "v";
+    case StateClass::kPendingGradient:
+      return "pending";
   }
   STRATA_CHECK(false);
+}
+
+std::vector<StateClass> StateClassesOf(const TrainingState& state) {
+  std::vector<StateClass> classes(kStateClasses.begin(), kStateClasses.end());
+  if (state.pending_scale.has_value()) classes.push_back(StateClass::kPendingGradient);
+  return classes;
 }
 
 absl::StatusOr<std::string> SerializeManifest(const Manifest& manifest) {
@@ -289,24 +307,25 @@ absl::StatusOr<std::string> SerializeManifest(const Manifest& manifest) {
                        {"elements", {tensor.begin, tensor.end}}});
   }
   const TrainingState& state = manifest.state;
-  const json root = {{"format", kFormat},
-                     {"version", kVersion},
-                     {"job_uid", manifest.job_uid},
-                     {"attempt", manifest.attempt},
-                     {"step", manifest.step},
-                     {"model", *model},
-                     {"state",
-                      {{"optimizer_step", state.optimizer_step},
-                       {"data_cursor", state.data_cursor},
-                       {"seed", state.seed},
-                       {"loss_scale", state.loss_scale},
-                       {"loss_scale_good_steps", state.loss_scale_good_steps},
-                       {"skipped_steps", state.skipped_steps},
-                       {"tokens", state.tokens},
-                       {"extra", *extra}}},
-                     {"block_bytes", manifest.block_bytes},
-                     {"files", std::move(files)},
-                     {"tensors", std::move(tensors)}};
+  json root = {{"format", kFormat},
+               {"version", kVersion},
+               {"job_uid", manifest.job_uid},
+               {"attempt", manifest.attempt},
+               {"step", manifest.step},
+               {"model", *model},
+               {"state",
+                {{"optimizer_step", state.optimizer_step},
+                 {"data_cursor", state.data_cursor},
+                 {"seed", state.seed},
+                 {"loss_scale", state.loss_scale},
+                 {"loss_scale_good_steps", state.loss_scale_good_steps},
+                 {"skipped_steps", state.skipped_steps},
+                 {"tokens", state.tokens},
+                 {"extra", *extra}}},
+               {"block_bytes", manifest.block_bytes},
+               {"files", std::move(files)},
+               {"tensors", std::move(tensors)}};
+  if (state.pending_scale.has_value()) root["state"]["pending_scale"] = *state.pending_scale;
   std::string text;
   try {
     text = root.dump();

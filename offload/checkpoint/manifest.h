@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,15 @@ inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr int64_t kManifestLimitBytes = 64 << 20;
 inline constexpr int64_t kCheckpointBlockBytes = 4 << 20;
 
-// What is stored per parameter: fp32 master weight and AdamW's moments.
-enum class StateClass { kMaster = 0, kFirstMoment = 1, kSecondMoment = 2 };
+// What is stored per parameter: fp32 master weight and AdamW's moments; in mode delayed also the gradient
+// that the next step will apply (TrainingState::pending_scale).
+enum class StateClass { kMaster = 0, kFirstMoment = 1, kSecondMoment = 2, kPendingGradient = 3 };
+// Those of every checkpoint.
 inline constexpr std::array kStateClasses = {StateClass::kMaster, StateClass::kFirstMoment,
                                              StateClass::kSecondMoment};
+inline constexpr size_t kStateClassLimit = 4;
 
-// "master", "m", "v".
+// "master", "m", "v", "pending".
 absl::string_view StateClassName(StateClass state);
 
 // The small state that, with the tensors, makes a resumed run continue with the same bits.
@@ -36,10 +40,16 @@ struct TrainingState {
   double loss_scale = 1.0;
   int64_t loss_scale_good_steps = 0;  // Steps since the scale last changed.
   int64_t skipped_steps = 0;
+  // There is a pending gradient, of every tensor, and this is the factor it is to be multiplied by
+  // (clipping).
+  std::optional<float> pending_scale;
   int64_t tokens = 0;
   // A JSON object that the trainer owns: schedule, data fingerprint, precision, last losses, ...
   std::string extra_json = "{}";
 };
+
+// The classes of a checkpoint with this state, in the order of its files.
+std::vector<StateClass> StateClassesOf(const TrainingState& state);
 
 struct ManifestFile {
   std::string name;  // In the checkpoint's folder; [A-Za-z0-9._-]+, no leading dot.

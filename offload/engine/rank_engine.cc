@@ -155,7 +155,19 @@ absl::Status RankEngine::Initialize(const FillMaster& fill) {
 }
 
 absl::Status RankEngine::LoadCheckpoint(CheckpointReader& reader, int64_t iterations) {
+  const bool pending = reader.manifest().state.pending_scale.has_value();
+  if (pending && planned_.train.pending.empty()) {
+    return WithCause(absl::FailedPreconditionError(absl::StrCat(
+                         reader.path(),
+                         " holds a gradient that is still to be applied, as mode delayed leaves it: "
+                         "resume it with memory.mode: delayed")),
+                     kCauseCheckpoint);
+  }
   return states_->Load(iterations, [&](int unit, StateClass state, int64_t begin, std::span<float> out) {
+    if (state == StateClass::kPendingGradient && !pending) {
+      std::fill(out.begin(), out.end(), 0.0f);
+      return absl::OkStatus();
+    }
     return ForEachTensor(
         layout_.units[unit], begin, out,
         [&](const TensorInfo& tensor, int64_t element, std::span<float> values) {
@@ -177,7 +189,9 @@ absl::Status RankEngine::SaveTo(CheckpointWriter& writer, int64_t iterations) {
   size_t first = 0;  // index of the unit's first tensor
   for (size_t u = 0; u < layout_.units.size(); ++u) {
     const ParamUnit& unit = layout_.units[u];
+    const std::vector<StateClass> classes = writer.classes();
     const auto append = [&](int, StateClass state, int64_t begin, std::span<const float> values) {
+      if (std::find(classes.begin(), classes.end(), state) == classes.end()) return absl::OkStatus();
       return ForEachTensor(
           unit, begin, values,
           [&](const TensorInfo& tensor, int64_t element, std::span<const float> part) -> absl::Status {
@@ -209,10 +223,11 @@ absl::StatusOr<std::string> RankEngine::StateHash(int64_t iterations) {
   Sha256 total;
   for (const auto& [name, place] : by_name) {
     const auto& [unit, tensor] = place;
-    Sha256 parts[4];
+    Sha256 parts[4];  // of the state; a pending gradient is not yet part of it
     STRATA_RETURN_IF_ERROR(states_->Read(
         unit, tensor->offset, tensor->offset + tensor->elements, iterations,
         [&](int, StateClass state, int64_t, std::span<const float> values) {
+          if (state == StateClass::kPendingGradient) return absl::OkStatus();
           parts[static_cast<int>(state)].Update(values.data(), values.size_bytes());
           return absl::OkStatus();
         },

@@ -112,6 +112,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   }
   first_step_ = first;
   applied_ = counters.applied_steps;
+  pending_scale_ = counters.pending_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
   for (StepState& step : states_) step = StepState();
 
@@ -126,6 +127,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   if (plan_.kind == PlanKind::kTrain) {
     counters.iterations = committed_;
     counters.applied_steps = applied_;
+    counters.pending_scale = pending_scale_;
   }
   return failure_;
 }
@@ -249,7 +251,10 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   result.step = step;
   result.skipped = done.skip;
   result.bad_tensor = done.bad_tensor;
-  if (plan_.kind == PlanKind::kTrain && !done.skip) ++applied_;
+  const std::optional<float> scale = done.skip ? std::nullopt : std::optional(done.grad_scale);
+  const bool delayed = plan_.mode == Mode::kDelayed;
+  const bool updated = (delayed ? std::exchange(pending_scale_, scale) : scale).has_value();
+  if (plan_.kind == PlanKind::kTrain && updated) ++applied_;
   result.applied_steps = applied_;
   result.redone = done.redo;
   for (const auto& [sum, tokens] : done.loss) {
@@ -258,7 +263,7 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   }
   result.loss = static_cast<float>(result.tokens > 0 ? result.loss_sum / result.tokens : 0);
   result.grad_norm = done.grad_norm;
-  result.lr = source.Hyper(result.applied_steps - (done.skip ? 0 : 1)).lr;
+  result.lr = source.Hyper(result.applied_steps - (updated ? 1 : 0)).lr;
   const int64_t now = resources_.clock->MonotonicNanos();
   result.wall_nanos = now - std::exchange(last_commit_nanos_, now);
   result.lanes = done.lanes;

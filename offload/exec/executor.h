@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct ExecutorResources {
 struct TrainerCounters {
   int64_t iterations = 0;     // steps done, skipped ones included: the data cursor and the NVMe generation
   int64_t applied_steps = 0;  // updates applied
+  // Mode delayed: the factor (clipping) of the gradient that the next step applies; absent when there is
+  // none.
+  std::optional<float> pending_scale;
 };
 
 struct ExecutorOptions {
@@ -155,6 +159,7 @@ class Executor {
   int64_t first_step_ = 0;
   // Updates applied by committed steps. COMMIT writes it, and every UPDATE of the next step waits for that.
   int64_t applied_ = 0;
+  std::optional<float> pending_scale_;  // mode delayed; as applied_
 
   Mutex mu_;
   CondVar window_;  // a lane finished a step, or the run is over

@@ -70,6 +70,11 @@ absl::Status Executor::RunOp(int index, const Op& op, int64_t step, StepSource& 
       return RunNorm(lane, op, step);
     case OpKind::kClip:
       return RunClip(op, step, source);
+    case OpKind::kHandOver: {
+      const Operand& sum = op.operands[0];
+      return StateOpsOf(lane).CastParams(lane.stream, reinterpret_cast<const float*>(Pointer(sum)),
+                                         Pointer(op.operands[1]), DType::kF32, sum.bytes / 4);
+    }
     case OpKind::kUpdate:
       return RunUpdate(lane, op, step, source);
     case OpKind::kCommit:
@@ -147,8 +152,9 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
           args.workspace = {pointer, operand.bytes};
         }
         break;
+      case ContentKind::kPending:
       case ContentKind::kRecord:
-        return absl::InternalError("a compute operation with an optimizer record");
+        return absl::InternalError("a compute operation with an optimizer's state");
     }
   }
   args.params = params;
@@ -201,8 +207,13 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
   const float* gradient = reinterpret_cast<const float*>(Pointer(op.operands[1]));
   std::byte* params = Pointer(op.operands[2]);
   StateOps& math = StateOpsOf(lane);
-  const bool assumed = op.speculation == Speculation::kAssumed;
-  if (!assumed && now.skip) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
+  std::optional<float> scale = 1.0f;
+  if (op.operands[1].content.kind == ContentKind::kPending) {
+    scale = pending_scale_;
+  } else if (op.speculation != Speculation::kAssumed) {
+    scale = now.skip ? std::nullopt : std::optional(now.grad_scale);
+  }
+  if (!scale.has_value()) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
   const AdamWHyper hyper = source.Hyper(applied_);
   for (const DecayRange& range : decay_[op.unit]) {
     const int64_t begin = std::max(range.begin, chunk.begin) - chunk.begin;
@@ -222,7 +233,7 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
     update.eps = hyper.eps;
     update.weight_decay = range.decay ? hyper.weight_decay : 0;
     update.step = applied_ + 1;
-    update.grad_scale = assumed ? 1.0f : now.grad_scale;
+    update.grad_scale = *scale;
     STRATA_RETURN_IF_ERROR(math.AdamW(lane.stream, update));
   }
   return absl::OkStatus();

@@ -56,6 +56,7 @@ absl::Status StateAccess::Load(int64_t iterations, const Fill& fill) {
     for (int chunk = 0; chunk < static_cast<int>(plan_.chunks[unit].size()); ++chunk) {
       STRATA_RETURN_IF_ERROR(LoadChunk(unit, chunk, iterations, fill), "loading ",
                              resources_.layout->units[unit].name, " chunk ", chunk);
+      if (!plan_.pending.empty()) STRATA_RETURN_IF_ERROR(LoadPending(unit, chunk, fill));
     }
   }
   if (resources_.store == nullptr) return absl::OkStatus();
@@ -122,6 +123,37 @@ absl::Status StateAccess::StoreParams(int unit, int chunk, int64_t iterations, c
   return absl::OkStatus();
 }
 
+absl::StatusOr<const std::byte*> StateAccess::Fetch(int32_t slot_index, int64_t offset, int64_t bytes,
+                                                    int64_t iterations, std::span<std::byte> staging) {
+  const Slot& slot = plan_.slots[slot_index];
+  switch (slot.tier) {
+    case Tier::kHost:
+      return resources_.host->data() + slot.offset + offset;
+    case Tier::kDevice:
+      STRATA_RETURN_IF_ERROR(resources_.device->CopyToHost(
+          nullptr, staging.data(), resources_.device->arena() + slot.offset + offset, bytes));
+      return staging.data();
+    case Tier::kNvme:
+      STRATA_RETURN_IF_ERROR(resources_.store->Read(
+          *engine_, static_cast<ItemId>(slot_index), static_cast<Generation>(iterations),
+          staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
+      return staging.data();
+  }
+  return absl::InternalError("unknown tier");
+}
+
+absl::Status StateAccess::LoadPending(int unit, int chunk, const Fill& fill) {
+  const ChunkInfo& info = plan_.chunks[unit][chunk];
+  const Slot& slot = plan_.slots[plan_.pending[unit]];
+  const int64_t n = info.end - info.begin, offset = slot.offset + 4 * info.begin;
+  const bool host = slot.tier == Tier::kHost;
+  std::byte* memory = host ? resources_.host->data() + offset : record_.data();
+  STRATA_RETURN_IF_ERROR(
+      fill(unit, StateClass::kPendingGradient, info.begin, Floats({memory, static_cast<size_t>(4 * n)}, n)));
+  if (host) return absl::OkStatus();
+  return resources_.device->CopyToDevice(nullptr, resources_.device->arena() + offset, memory, 4 * n);
+}
+
 absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
                                const VisitParams& params) {
   for (size_t chunk = 0; chunk < plan_.chunks[unit].size(); ++chunk) {
@@ -131,36 +163,25 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
     if (from >= to) continue;
     const ChunkHome& home = plan_.homes[unit][chunk];
     const int64_t n = info.end - info.begin;
-    const auto fetch = [&](int32_t slot_index, int64_t offset, int64_t bytes,
-                           std::span<std::byte> staging) -> absl::StatusOr<const std::byte*> {
-      const Slot& slot = plan_.slots[slot_index];
-      switch (slot.tier) {
-        case Tier::kHost:
-          return resources_.host->data() + slot.offset + offset;
-        case Tier::kDevice:
-          STRATA_RETURN_IF_ERROR(resources_.device->CopyToHost(
-              nullptr, staging.data(), resources_.device->arena() + slot.offset + offset, bytes));
-          return staging.data();
-        case Tier::kNvme:
-          STRATA_RETURN_IF_ERROR(resources_.store->Read(
-              *engine_, static_cast<ItemId>(slot_index), static_cast<Generation>(iterations),
-              staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
-          return staging.data();
-      }
-      return absl::InternalError("unknown tier");
-    };
     STRATA_ASSIGN_OR_RETURN(const std::byte* record,
-                            fetch(home.record_slot, home.record_offset, 12 * n, record_), "reading ",
-                            resources_.layout->units[unit].name, " chunk ", chunk);
+                            Fetch(home.record_slot, home.record_offset, 12 * n, iterations, record_),
+                            "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
     const float* values = reinterpret_cast<const float*>(record);
     for (const StateClass state : kStateClasses) {
       const float* first = values + static_cast<int64_t>(state) * n + (from - info.begin);
       STRATA_RETURN_IF_ERROR(visit(unit, state, from, {first, static_cast<size_t>(to - from)}));
     }
+    if (!plan_.pending.empty()) {
+      STRATA_ASSIGN_OR_RETURN(const std::byte* pending,
+                              Fetch(plan_.pending[unit], 4 * info.begin, 4 * n, iterations, record_));
+      const float* first = reinterpret_cast<const float*>(pending) + (from - info.begin);
+      STRATA_RETURN_IF_ERROR(
+          visit(unit, StateClass::kPendingGradient, from, {first, static_cast<size_t>(to - from)}));
+    }
     if (!params) continue;
     const int64_t size = SizeOf(plan_.compute_dtype);
     STRATA_ASSIGN_OR_RETURN(const std::byte* low,
-                            fetch(home.params_slot, home.params_offset, n * size, params_));
+                            Fetch(home.params_slot, home.params_offset, n * size, iterations, params_));
     STRATA_RETURN_IF_ERROR(
         params(unit, from, {low + (from - info.begin) * size, static_cast<size_t>((to - from) * size)}));
   }

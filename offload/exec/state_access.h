@@ -32,11 +32,13 @@ class StateAccess {
   static absl::StatusOr<std::unique_ptr<StateAccess>> Create(const StepPlan& plan,
                                                              const ExecutorResources& resources);
 
-  // Every record and every low-precision parameter, as generation `iterations` of the NVMe store.
+  // Every record, pending gradient (mode delayed) and low-precision parameter, as generation `iterations` of
+  // the NVMe store.
   absl::Status Load(int64_t iterations, const Fill& fill);
 
-  // The chunks of `unit` that overlap elements [begin, end), in order; each is visited whole for master, m
-  // and v (clipped to the range), then for the low-precision parameters when `params` is given.
+  // The chunks of `unit` that overlap elements [begin, end), in order; each is visited whole for master, m, v
+  // and, in mode delayed, the pending gradient (clipped to the range), then for the low-precision parameters
+  // when `params` is given.
   absl::Status Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
                     const VisitParams& params);
 
@@ -48,6 +50,10 @@ class StateAccess {
       : plan_(plan), resources_(resources) {}
 
   absl::Status LoadChunk(int unit, int chunk, int64_t iterations, const Fill& fill);
+  absl::Status LoadPending(int unit, int chunk, const Fill& fill);
+  // Where the host can look at `bytes` of a slot: in place, or brought to `staging`.
+  absl::StatusOr<const std::byte*> Fetch(int32_t slot, int64_t offset, int64_t bytes, int64_t iterations,
+                                         std::span<std::byte> staging);
   absl::Status StoreParams(int unit, int chunk, int64_t iterations, const float* master);
 
   const StepPlan& plan_;

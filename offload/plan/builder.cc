@@ -48,14 +48,17 @@ class Builder {
     if (train_) {
       Clip();
       // Forward order, so that the next step's first blocks can start first.
-      for (const int u : facts_.first_use_order)
+      for (const int u : facts_.first_use_order) {
+        if (plan_.mode == Mode::kDelayed) continue;  // updated under the backward pass already
         Update(u, Assumes(u) ? Speculation::kRedo : Speculation::kNone);
+      }
     }
     Commit();
     OrderByMode();
     plan_.slots = std::move(table_.slots);
     plan_.chunks = std::move(table_.chunks);
     plan_.homes = std::move(table_.homes);
+    plan_.pending = std::move(table_.pending);
     std::copy(std::begin(table_.arena_bytes), std::end(table_.arena_bytes), plan_.arena_bytes);
     DeriveDependencies(orders_, &plan_);
     return std::move(plan_);
@@ -166,6 +169,11 @@ class Builder {
   static Content Record(int unit, int chunk, int updates) {
     Content content = Params(unit, chunk, updates);
     content.kind = ContentKind::kRecord;
+    return content;
+  }
+  static Content Pending(int unit, int chunk, int updates) {
+    Content content = Params(unit, chunk, updates);
+    content.kind = ContentKind::kPending;
     return content;
   }
   static Content OfBlock(ContentKind kind, int block, int mb) {
@@ -394,6 +402,9 @@ class Builder {
   void SendGradients(int block, int mb, const std::vector<Operand>& grads) {
     for (size_t i = 0; i < grads.size(); ++i) {
       const int u = layout_.blocks[block].units[i];
+      const bool last = contributions_[u] + 1 == plan_.micro_batches * facts_.uses[u];
+      // The step has no further use of the parameters, and the gradient of the step before is long there.
+      if (last && plan_.mode == Mode::kDelayed) Update(u, Speculation::kNone);
       if (choice_.units[u].gradients == Tier::kDevice) {
         if (contributions_[u] > 0) {
           Accumulate(u, compute_lane_, grads[i], block, mb);
@@ -403,7 +414,7 @@ class Builder {
         SendToHost(u, grads[i], block, mb);
       }
       ++contributions_[u];
-      if (contributions_[u] == plan_.micro_batches * facts_.uses[u]) Norm(u);
+      if (last) Norm(u);
     }
   }
 
@@ -440,6 +451,16 @@ class Builder {
                           -1, u));
     plan_.ops.back().bytes = AccBytes(u);
     if (Assumes(u)) Update(u, Speculation::kAssumed);
+    if (plan_.mode == Mode::kDelayed) HandOver(u, lane);
+  }
+
+  void HandOver(int u, int32_t lane) {
+    hand_overs_.push_back(
+        Emit(OpKind::kHandOver, lane,
+             {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u])),
+              W(table_.pending[u], 0, AccBytes(u), Pending(u, -1, 1))},
+             -1, u));
+    plan_.ops.back().bytes = 2 * AccBytes(u);
   }
 
   void Clip() { clip_ = Emit(OpKind::kClip, cpu_lane_, {}); }
@@ -482,7 +503,7 @@ class Builder {
         OpKind::kUpdate, on_device ? compute_lane_ : cpu_lane_,
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
     plan_.ops.back().bytes = n * (28 + facts_.param_size);
-    if (gradient.slot != table_.accumulated[u]) accumulated_chunk_.Release(gradient.slot, false);
+    accumulated_chunk_.Release(gradient.slot, false);
 
     if (at.record == Tier::kNvme) {
       EmitCopy(OpKind::kWrite, record_write_lanes_[records_ % record_write_lanes_.size()],
@@ -502,11 +523,13 @@ class Builder {
     params_out_.Release(params_slot, false);
   }
 
-  // The chunk's part of the finished sum, where the optimizer runs.
+  // The chunk's part of the sum to update with, where the optimizer runs.
   Operand GradientOfChunk(int u, int k, bool on_device) {
     const int64_t offset = table_.chunks[u][k].begin * facts_.acc_size;
     const int64_t bytes = ChunkElements(u, k) * facts_.acc_size;
-    const Operand sum = R(table_.accumulated[u], offset, bytes, Accumulated(u, k, contributions_[u]));
+    const bool delayed = plan_.mode == Mode::kDelayed;
+    const Operand sum = R(delayed ? table_.pending[u] : table_.accumulated[u], offset, bytes,
+                          delayed ? Pending(u, k, 0) : Accumulated(u, k, contributions_[u]));
     if (on_device || choice_.units[u].gradients == Tier::kHost) return sum;
     const int32_t slot = accumulated_chunk_.Acquire(SlotPool::kNothing);
     EmitCopy(OpKind::kD2H, d2h_lane_, sum, W(slot, 0, bytes, sum.content), -1, u, k, -1);
@@ -538,10 +561,11 @@ class Builder {
         // State changes only after the step before is committed: so a step is atomic, COMMIT sees exactly
         // its own step in every tier, and no NVMe item ever needs a third version.
         Order(op, commit_, 1);
-        if (plan_.ops[op].speculation == Speculation::kAssumed) continue;
+        if (plan_.ops[op].speculation == Speculation::kAssumed || plan_.mode == Mode::kDelayed) continue;
         Order(op, clip_);
         Order(op, last_backward_);
       }
+      for (const int32_t op : hand_overs_) Order(op, commit_, 1);
       for (int32_t op = clip_; op < commit_; ++op) {
         if (plan_.ops[op].speculation == Speculation::kRedo) Order(op, clip_);
       }
@@ -575,7 +599,7 @@ class Builder {
   std::vector<int64_t> contributions_;  // by unit, so far
   size_t records_ = 0;                  // NVMe records updated so far
 
-  std::vector<int32_t> losses_, norms_, updates_;
+  std::vector<int32_t> losses_, norms_, updates_, hand_overs_;
   int32_t last_backward_ = -1, clip_ = -1, commit_ = -1;
 };
 

@@ -203,6 +203,11 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
                    : request.clip ? ": updates wait for the global norm and run under the next forward pass"
                                   : ": updates run under the backward pass",
                    "; prefetch depth ", job->choice.prefetch_depth));
+  if (job->choice.mode == Mode::kDelayed)
+    job->notes.push_back(
+        "mode delayed changes results: each step applies the gradient of the step before, which was computed "
+        "with "
+        "older parameters");
   const LaneEstimate& binding = job->lanes[job->binding_lane];
   job->notes.push_back(absl::StrFormat("%s binds: busy %.1f ms of a step of %.1f ms",
                                        DescribeLane(binding.lane), 1e3 * binding.busy_seconds,

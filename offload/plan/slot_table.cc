@@ -115,6 +115,10 @@ class TableBuilder {
         table_.params_home.push_back(params);
         table_.accumulated.push_back(accumulated);
       }
+      if (choice_.mode == Mode::kDelayed) {
+        const int32_t pending = alloc_.Add(home.gradients, AccBytes(u), "pending", unit.name);
+        if (!sums_only_) table_.pending.push_back(pending);
+      }
       int64_t index = 0;
       for (int64_t begin = 0; begin < unit.elements; begin += choice_.chunk_elements, ++index) {
         const int64_t end = std::min(begin + choice_.chunk_elements, unit.elements);
@@ -424,6 +428,9 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
     return Bad("choice", "one entry per unit and per block of the layout is needed");
   for (size_t u = 0; u < choice.units.size(); ++u) {
     const PlanChoice::UnitHome& home = choice.units[u];
+    if (home.gradients == Tier::kNvme && choice.mode == Mode::kDelayed)
+      return Bad("memory.placement.gradients",
+                 "mode delayed keeps the gradients of two steps in device or host memory, not on nvme");
     if (home.gradients == Tier::kNvme)
       return Bad("memory.placement.gradients",
                  "gradients are accumulated in device or host memory, not on nvme");

@@ -66,6 +66,7 @@ struct SlotTable {
   // Persistent, by unit; -1: not there.
   std::vector<int32_t> params_home;  // device or host
   std::vector<int32_t> accumulated;  // device or host
+  std::vector<int32_t> pending;      // mode delayed: device or host; else empty
 
   // Transient. Pools by class: empty where no unit needs one.
   using Pool = std::vector<int32_t>;

@@ -66,6 +66,8 @@ const char* Name(OpKind kind) {
       return "CLIP";
     case OpKind::kUpdate:
       return "UPDATE";
+    case OpKind::kHandOver:
+      return "HAND_OVER";
     case OpKind::kCommit:
       return "COMMIT";
   }
@@ -82,6 +84,8 @@ const char* Name(Mode mode) {
       return "forward-overlap";
     case Mode::kSpeculative:
       return "speculative";
+    case Mode::kDelayed:
+      return "delayed";
   }
   return "?";
 }
@@ -96,6 +100,8 @@ const char* Name(ContentKind kind) {
       return "gradient";
     case ContentKind::kAccumulated:
       return "accumulated";
+    case ContentKind::kPending:
+      return "pending";
     case ContentKind::kRecord:
       return "record";
     case ContentKind::kActivation:

@@ -61,6 +61,7 @@ enum class OpKind : uint8_t {
   kNorm,        // leaves of the sum of squares of one unit's final gradient, and the non-finite check
   kClip,        // all leaves -> global norm, clip coefficient, skip decision
   kUpdate,      // optimizer on one chunk
+  kHandOver,    // mode delayed: the finished sum becomes the next step's pending gradient
   kCommit,      // all of the step is in its home: flips the NVMe store's versions, publishes the step
 };
 const char* Name(OpKind kind);
@@ -71,6 +72,7 @@ enum class ContentKind : uint8_t {
   kParams,       // {unit, chunk or -1 for the whole unit}: compute dtype
   kGradient,     // {unit, micro_batch}: one block's contribution, acc dtype. `block` says whose.
   kAccumulated,  // {unit, chunk or -1 for the whole unit, contributions}: running sum of gradients, acc dtype
+  kPending,      // {unit, chunk or -1}: mode delayed: the complete sum of the step before, acc dtype
   kRecord,       // {unit, chunk}: optimizer record: master[n], m[n], v[n] floats, n = the chunk's elements
   kActivation,   // {block, micro_batch}: the input of block `block`
   kSaved,        // {block, micro_batch}: what FORWARD leaves for BACKWARD, the part that `selective` keeps
@@ -87,7 +89,8 @@ struct Content {
   int32_t chunk = -1;
   int32_t micro_batch = -1;
   int32_t contributions = -1;  // kAccumulated: how many gradients are in the sum
-  // kParams, kRecord: updates since the start of this step (0: as the step found it, 1: after UPDATE).
+  // kParams, kRecord, kPending: updates since the start of this step (0: as the step found it, 1: after
+  // UPDATE).
   int8_t updates = 0;
 
   bool operator==(const Content&) const = default;
@@ -130,7 +133,8 @@ struct Dependency {
 //   kAccumulate  RW accumulated, R gradient
 //   kNorm        R accumulated
 //   kClip, kCommit   none
-//   kUpdate      RW record, R accumulated (the chunk's range), W params (the chunk's range)
+//   kUpdate      RW record, R accumulated (mode delayed: pending; the chunk's range), W params (the chunk's
+//   range) kHandOver    R accumulated, W pending
 // An UPDATE before CLIP assumes that the step is neither skipped nor clipped. Where CLIP finds otherwise, the
 // operations marked kRedo run: they read the versions that COMMIT of the step before left, which nothing has
 // touched, and write this step's again.
@@ -189,7 +193,7 @@ struct ChunkHome {
 };
 
 enum class PlanKind : uint8_t { kTrain, kEval };
-enum class Mode : uint8_t { kSync, kOverlap, kForwardOverlap, kSpeculative };
+enum class Mode : uint8_t { kSync, kOverlap, kForwardOverlap, kSpeculative, kDelayed };
 const char* Name(Mode mode);
 
 struct StepPlan {
@@ -202,7 +206,10 @@ struct StepPlan {
   std::vector<Slot> slots;
   std::vector<std::vector<ChunkInfo>> chunks;  // [unit][chunk]
   std::vector<std::vector<ChunkHome>> homes;   // [unit][chunk]
-  std::vector<Op> ops;                         // program order
+  // By unit: the slot of its pending gradient, in host or device memory, indexed as the unit's elements.
+  // Empty but in mode delayed.
+  std::vector<int32_t> pending;
+  std::vector<Op> ops;  // program order
   int64_t arena_bytes[kTierCount] = {
       0, 0, 0};  // device and host: end of the last slot = the peak. NVMe: NvmeStore capacity.
 };

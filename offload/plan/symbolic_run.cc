@@ -27,6 +27,7 @@ class Run {
     }
     for (size_t u = 0; u < plan.homes.size(); ++u) {
       for (size_t k = 0; k < plan.homes[u].size(); ++k) {
+        if (!plan.pending.empty()) memory_[plan.pending[u]].assign(memory_[plan.pending[u]].size(), 7);
         ForHome(u, k, 0, [&](uint64_t* cell, uint64_t name) { *cell = name; });
       }
     }
@@ -70,6 +71,7 @@ class Run {
       case OpKind::kD2H:
       case OpKind::kActIn:
       case OpKind::kActOut:
+      case OpKind::kHandOver:
         return true;
       default:
         return false;

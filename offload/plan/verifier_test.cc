@@ -73,6 +73,29 @@ TEST(VerifierTest, PlacementModeAndDepthDoNotChangeWhatIsComputed) {
   }
 }
 
+TEST(VerifierTest, DelayedUpdatesUseTheGradientOfTheStepBefore) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 3, .tied = true});
+  uint64_t digest = 0;
+  for (const auto& [params, gradients, record] : {
+           std::tuple{Tier::kDevice, Tier::kDevice, Tier::kDevice},
+           std::tuple{Tier::kDevice, Tier::kDevice, Tier::kNvme},
+           std::tuple{Tier::kHost, Tier::kHost, Tier::kHost},
+           std::tuple{Tier::kNvme, Tier::kHost, Tier::kNvme},
+       }) {
+    PlanChoice choice = UniformChoice(layout, params, gradients, record, Tier::kHost, false);
+    choice.mode = Mode::kDelayed;
+    choice.clip = true;
+    choice.micro_batches = 2;
+    const StepPlan plan = Build(layout, choice);
+    ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+    if (digest == 0) digest = SymbolicRun(plan, 3, std::nullopt);
+    for (uint64_t seed = 0; seed < 5; ++seed) EXPECT_EQ(SymbolicRun(plan, 3, seed), digest);
+  }
+  PlanChoice sync = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
+  sync.micro_batches = 2;
+  EXPECT_NE(SymbolicRun(Build(layout, sync), 3, std::nullopt), digest);
+}
+
 // ---- Mutations
 
 class Mutator {
@@ -222,7 +245,12 @@ class Mutator {
 TEST(VerifierTest, MutantsAreRefusedOrHarmless) {
   constexpr uint64_t kSeed = 20261129;
   std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
-  const std::vector<StepPlan> plans = SoundPlans(2);
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
+  std::vector<StepPlan> plans = SoundPlans(2);
+  PlanChoice delayed = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+  delayed.mode = Mode::kDelayed;
+  delayed.micro_batches = 2;
+  plans.push_back(Build(layout, delayed));
   int refused = 0, harmless = 0;
   for (uint64_t i = 0; i < 3000; ++i) {
     const StepPlan& plan = plans[i % plans.size()];
@@ -249,7 +277,7 @@ TEST(VerifierTest, EveryDependencyIsNeeded) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 2, .tied = true});
   PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
   choice.micro_batches = 2;
-  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative}) {
+  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative, Mode::kDelayed}) {
     choice.mode = mode;
     const StepPlan plan = Build(layout, choice);
     for (size_t i = 0; i < plan.ops.size(); ++i) {

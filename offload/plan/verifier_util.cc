@@ -4,15 +4,11 @@
 #include <vector>
 
 namespace strata::verifier {
-namespace {
-
 int64_t AccSize(const StepPlan& plan) { return plan.compute_dtype == DType::kF64 ? 8 : 4; }
-
-}  // namespace
 
 bool IsOfUnit(ContentKind kind) {
   return kind == ContentKind::kParams || kind == ContentKind::kGradient ||
-         kind == ContentKind::kAccumulated || kind == ContentKind::kRecord;
+         kind == ContentKind::kAccumulated || kind == ContentKind::kPending || kind == ContentKind::kRecord;
 }
 
 bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int64_t* end) {

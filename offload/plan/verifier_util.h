@@ -21,6 +21,8 @@ absl::Status Wrong(const Parts&... parts) {
 // The bytes that a content of a unit takes: [begin, end) of the unit's buffer of that kind. False for other
 // kinds, whose size is the operand's.
 bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int64_t* end);
+// Bytes per element of sums of gradients.
+int64_t AccSize(const StepPlan& plan);
 bool IsOfUnit(ContentKind kind);
 // READ and WRITE: whole blocks to and from the NVMe store.
 bool IsStoreTransfer(OpKind kind);

@@ -1,9 +1,9 @@
 // Happens-before, and what every byte holds.
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "common/status.h"
 #include "offload/plan/plan_text.h"
 #include "offload/plan/verifier_util.h"
@@ -96,7 +96,8 @@ class RunCheck {
     int64_t begin = 0, end = 0;
     if (UnitRange(plan_, content, &begin, &end)) cell.shift -= begin;
     if (content.kind != ContentKind::kRecord) cell.content.chunk = -1;
-    const bool state = content.kind == ContentKind::kParams || content.kind == ContentKind::kRecord;
+    const bool state = content.kind == ContentKind::kParams || content.kind == ContentKind::kRecord ||
+                       content.kind == ContentKind::kPending;
     cell.version = state ? (train_ ? step_ : 0) + content.updates : step_;
     cell.content.updates = 0;
     cell.assumed = redo_ && state && content.updates > 0 && op().speculation == Speculation::kAssumed;
@@ -128,16 +129,21 @@ class RunCheck {
     }
   }
 
-  // The chunk's record and parameters in their homes, as operands.
-  std::array<Operand, 2> Homes(size_t u, size_t k, int8_t updates) const {
+  // The chunk's record, parameters and, in mode delayed, pending gradient in their homes, as operands.
+  absl::InlinedVector<Operand, 3> Homes(size_t u, size_t k, int8_t updates) const {
     const ChunkHome& home = plan_.homes[u][k];
-    std::array<Operand, 2> operands;
+    absl::InlinedVector<Operand, 3> operands(plan_.pending.empty() ? 2 : 3);
     operands[0].slot = home.record_slot;
     operands[0].offset = home.record_offset;
     operands[0].content.kind = ContentKind::kRecord;
     operands[1].slot = home.params_slot;
     operands[1].offset = home.params_offset;
     operands[1].content.kind = ContentKind::kParams;
+    if (!plan_.pending.empty()) {
+      operands[2].slot = plan_.pending[u];
+      operands[2].offset = plan_.chunks[u][k].begin * AccSize(plan_);
+      operands[2].content.kind = ContentKind::kPending;
+    }
     for (Operand& operand : operands) {
       operand.content.unit = static_cast<int32_t>(u);
       operand.content.chunk = static_cast<int32_t>(k);
@@ -258,7 +264,7 @@ class RunCheck {
         norms_.clear();
         break;
       case OpKind::kUpdate:
-        if (op().speculation == Speculation::kNone && !AfterClip())
+        if (op().speculation == Speculation::kNone && plan_.mode != Mode::kDelayed && !AfterClip())
           return Wrong(DescribeOp(plan_, at_), " does not wait for CLIP");
         break;
       case OpKind::kCommit:

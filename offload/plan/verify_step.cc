@@ -84,8 +84,8 @@ class StepCheck {
 
   absl::Status CheckLane() {
     const LaneKind lane = plan_.lanes[op().lane].kind;
-    const bool either =
-        op().kind == OpKind::kAccumulate || op().kind == OpKind::kNorm || op().kind == OpKind::kUpdate;
+    const bool either = op().kind == OpKind::kAccumulate || op().kind == OpKind::kNorm ||
+                        op().kind == OpKind::kUpdate || op().kind == OpKind::kHandOver;
     if (either ? lane != LaneKind::kCpu && lane != LaneKind::kCompute : lane != LaneOf(op().kind))
       return Wrong(DescribeOp(plan_, at_), ": the wrong kind of lane");
     return absl::OkStatus();
@@ -125,6 +125,7 @@ class StepCheck {
       case OpKind::kNorm:
       case OpKind::kClip:
       case OpKind::kUpdate:
+      case OpKind::kHandOver:
         return LaneKind::kCpu;
     }
     return LaneKind::kControl;
@@ -179,6 +180,8 @@ class StepCheck {
         return absl::OkStatus();
       case OpKind::kUpdate:
         return CheckUpdate();
+      case OpKind::kHandOver:
+        return CheckHandOver();
       case OpKind::kCommit:
         ++commits_;
         return absl::OkStatus();
@@ -359,14 +362,31 @@ class StepCheck {
     if (!(op().operands[0].before == before))
       return Wrong(DescribeOp(plan_, at_), ": updates ", Describe(op().operands[0].before), ", expected ",
                    Describe(before));
-    STRATA_RETURN_IF_ERROR(Expect(Access::kRead, LaneTier(), CompleteSum(op().unit, op().chunk)));
+    const bool delayed = plan_.mode == Mode::kDelayed;
+    Content pending = before;
+    pending.kind = ContentKind::kPending;
+    STRATA_RETURN_IF_ERROR(
+        Expect(Access::kRead, LaneTier(), delayed ? pending : CompleteSum(op().unit, op().chunk)));
     const Speculation speculation = op().speculation;
-    if ((clips_ > 0) != (speculation != Speculation::kAssumed))
+    if (delayed && speculation != Speculation::kNone)
+      return Wrong(DescribeOp(plan_, at_), " assumes what CLIP of the step before has decided");
+    if (!delayed && (clips_ > 0) != (speculation != Speculation::kAssumed))
       return Wrong(DescribeOp(plan_, at_), clips_ > 0 ? " assumes what CLIP has decided" : " is before CLIP");
     std::set<std::pair<int32_t, int32_t>>& done = speculation == Speculation::kRedo ? redone_ : updates_;
     if (!done.insert({op().unit, op().chunk}).second) return Wrong(DescribeOp(plan_, at_), ": twice");
     if (speculation == Speculation::kAssumed) assumed_.insert({op().unit, op().chunk});
     return Expect(Access::kWrite, LaneTier(), params);
+  }
+
+  absl::Status CheckHandOver() {
+    STRATA_RETURN_IF_ERROR(CheckUnit(false));
+    if (!handed_.insert(op().unit).second) return Wrong(DescribeOp(plan_, at_), ": twice");
+    STRATA_RETURN_IF_ERROR(Expect(Access::kRead, LaneTier(), CompleteSum(op().unit, -1)));
+    Content pending;
+    pending.kind = ContentKind::kPending;
+    pending.unit = op().unit;
+    pending.updates = 1;
+    return Expect(Access::kWrite, LaneTier(), pending);
   }
 
   absl::Status CheckWhole() {
@@ -378,6 +398,8 @@ class StepCheck {
       return Wrong(backwards_.size(), " LOSSes and BACKWARDs, not ", backwards);
     if (clips_ != (train_ ? 1 : 0)) return Wrong(clips_, " CLIPs");
     if (norms_.size() != (train_ ? plan_.chunks.size() : 0)) return Wrong(norms_.size(), " NORMs");
+    if (handed_.size() != plan_.pending.size() * (train_ ? 1 : 0))
+      return Wrong(handed_.size(), " HAND_OVERs for ", plan_.pending.size(), " pending gradients");
     if (assumed_ != redone_)
       return Wrong(assumed_.size(), " UPDATEs before CLIP and ", redone_.size(), " that can replace them");
     size_t chunks = 0;
@@ -400,7 +422,7 @@ class StepCheck {
   size_t next_ = 0;  // operand
   int64_t clips_ = 0, commits_ = 0;
   std::set<std::pair<int32_t, int32_t>> forwards_, backwards_, updates_, assumed_, redone_;
-  std::set<int32_t> norms_;
+  std::set<int32_t> norms_, handed_;
   std::vector<std::set<std::pair<int32_t, int32_t>>> summed_;  // by unit
 };
 

@@ -63,6 +63,23 @@ absl::Status CheckHome(const StepPlan& plan, size_t unit, size_t chunk, const ch
   return absl::OkStatus();
 }
 
+absl::Status CheckPending(const StepPlan& plan) {
+  if (plan.pending.size() != (plan.mode == Mode::kDelayed ? plan.chunks.size() : 0))
+    return Wrong(plan.pending.size(), " pending gradients for ", plan.chunks.size(), " units in mode ",
+                 Name(plan.mode));
+  for (size_t u = 0; u < plan.pending.size(); ++u) {
+    Content content;
+    content.kind = ContentKind::kPending;
+    content.unit = static_cast<int32_t>(u);
+    int64_t begin = 0, end = 0;
+    UnitRange(plan, content, &begin, &end);
+    STRATA_RETURN_IF_ERROR(CheckHome(plan, u, 0, "pending gradients", plan.pending[u], 0, end));
+    if (plan.slots[plan.pending[u]].tier == Tier::kNvme)
+      return Wrong("the pending gradient of unit ", u, " is on NVMe");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckChunks(const StepPlan& plan) {
   if (plan.homes.size() != plan.chunks.size()) return Wrong("homes and chunks are of different units");
   for (size_t u = 0; u < plan.chunks.size(); ++u) {
@@ -159,6 +176,7 @@ absl::Status CheckOps(const StepPlan& plan) {
 absl::Status CheckStructure(const StepPlan& plan) {
   STRATA_RETURN_IF_ERROR(CheckSlots(plan));
   STRATA_RETURN_IF_ERROR(CheckChunks(plan));
+  STRATA_RETURN_IF_ERROR(CheckPending(plan));
   STRATA_RETURN_IF_ERROR(CheckStateStaging(plan));
   return CheckOps(plan);
 }

@@ -40,6 +40,8 @@ std::optional<Mode> ModeOf(v1::Mode mode) {
       return Mode::kForwardOverlap;
     case v1::MODE_SPECULATIVE:
       return Mode::kSpeculative;
+    case v1::MODE_DELAYED:
+      return Mode::kDelayed;
     default:
       return std::nullopt;
   }
@@ -66,6 +68,8 @@ v1::Mode ToProto(Mode mode) {
       return v1::MODE_FORWARD_OVERLAP;
     case Mode::kSpeculative:
       return v1::MODE_SPECULATIVE;
+    case Mode::kDelayed:
+      return v1::MODE_DELAYED;
   }
   return v1::MODE_UNSPECIFIED;
 }

@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"EnumNoAuto", "precision: bf16", "precision: auto", 16, "training.precision",
                 "one of fp32, bf16"},
         BadCase{"EnumFullName", "mode: forward-overlap", "mode: MODE_SYNC", 24, "memory.mode",
-                "one of sync, overlap, forward-overlap, speculative, or auto"},
+                "one of sync, overlap, forward-overlap, speculative, delayed, or auto"},
         BadCase{"Size", "device: 48MiB", "device: 48MB", 19, "memory.device", "48MiB"},
         BadCase{"SizeZero", "device: 48MiB", "device: 0", 19, "memory.device", "write auto"},
         BadCase{"SizeNegative", "device: 48MiB", "device: -1", 19, "memory.device", "KiB"},

@@ -419,38 +419,79 @@ TEST_F(EngineTest, StatesThatAreNotFiniteAreNotCheckpointed) {
 }
 
 TEST_F(EngineTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {
-  const v1::JobSpec base = SmallLlama();
-  Bits(base);
-  const std::string expected = final_hash_;
-  const std::string checkpoints = folder_ + "/checkpoints";
-  std::string path;
-  {
+  // Mode delayed has more to remember: the gradient that the next step applies.
+  for (const v1::Mode mode : {v1::MODE_UNSPECIFIED, v1::MODE_DELAYED}) {
+    v1::JobSpec base = SmallLlama();
+    base.mutable_memory()->set_mode(mode);
+    Bits(base);
+    const std::string expected = final_hash_;
+    const std::string checkpoints = absl::StrCat(folder_, "/checkpoints", mode);
+    std::string path;
+    TrainerCounters at;
+    {
+      auto engine = Make(base);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      ASSERT_TRUE((*engine)->Initialize(7).ok());
+      RandomTokens source(base);
+      ASSERT_TRUE((*engine)->train().Run(source, 2, at).ok());
+      CheckpointDescription description{.job_uid = "job", .step = 2};
+      description.state.pending_scale = at.pending_scale;
+      auto writer = CheckpointWriter::Create(FileOps::Real(), checkpoints, description, (*engine)->Tensors());
+      ASSERT_TRUE(writer.ok()) << writer.status();
+      ASSERT_TRUE((*engine)->SaveTo(**writer, 2).ok());
+      const auto written = (*writer)->Commit();
+      ASSERT_TRUE(written.ok()) << written.status();
+      path = written->path;
+    }
+    EXPECT_EQ(at.pending_scale.has_value(), mode == v1::MODE_DELAYED);
+    for (const Setting& setting : kSettings) {
+      v1::JobSpec spec = base;
+      setting.set(*spec.mutable_memory());
+      if (mode == v1::MODE_DELAYED) spec.mutable_memory()->set_mode(mode);
+      auto engine = Make(spec);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      const auto reader = CheckpointReader::Open(path);
+      ASSERT_TRUE(reader.ok()) << reader.status();
+      ASSERT_TRUE((*engine)->LoadCheckpoint(**reader, 2).ok());
+      RandomTokens source(spec);
+      TrainerCounters counters{.iterations = 2,
+                               .applied_steps = at.applied_steps,
+                               .pending_scale = (*reader)->manifest().state.pending_scale};
+      ASSERT_TRUE((*engine)->train().Run(source, base.training().steps() - 2, counters).ok());
+      EXPECT_EQ(*(*engine)->StateHash(counters.iterations), expected) << setting.name;
+    }
+    if (mode != v1::MODE_DELAYED) continue;
+    base.mutable_memory()->set_mode(v1::MODE_SYNC);
     auto engine = Make(base);
     ASSERT_TRUE(engine.ok()) << engine.status();
-    ASSERT_TRUE((*engine)->Initialize(7).ok());
-    RandomTokens source(base);
-    TrainerCounters counters;
-    ASSERT_TRUE((*engine)->train().Run(source, 2, counters).ok());
-    auto writer = CheckpointWriter::Create(FileOps::Real(), checkpoints, {.job_uid = "job", .step = 2},
-                                           (*engine)->Tensors());
-    ASSERT_TRUE(writer.ok()) << writer.status();
-    ASSERT_TRUE((*engine)->SaveTo(**writer, 2).ok());
-    const auto written = (*writer)->Commit();
-    ASSERT_TRUE(written.ok()) << written.status();
-    path = written->path;
-  }
-  for (const Setting& setting : kSettings) {
-    v1::JobSpec spec = base;
-    setting.set(*spec.mutable_memory());
-    auto engine = Make(spec);
-    ASSERT_TRUE(engine.ok()) << engine.status();
     const auto reader = CheckpointReader::Open(path);
-    ASSERT_TRUE(reader.ok()) << reader.status();
-    ASSERT_TRUE((*engine)->LoadCheckpoint(**reader, 2).ok());
-    RandomTokens source(spec);
-    TrainerCounters counters{.iterations = 2, .applied_steps = 2};
-    ASSERT_TRUE((*engine)->train().Run(source, base.training().steps() - 2, counters).ok());
-    EXPECT_EQ(*(*engine)->StateHash(counters.iterations), expected) << setting.name;
+    EXPECT_EQ((*engine)->LoadCheckpoint(**reader, 2).GetPayload(kCausePayload),
+              absl::Cord("CHECKPOINT_CORRUPT"));
+  }
+}
+
+// The first step has nothing to apply, the second applies the gradient of the first.
+TEST_F(EngineTest, ModeDelayedIsOneStepBehind) {
+  v1::JobSpec spec = SmallLlama();
+  spec.mutable_memory()->set_mode(v1::MODE_SYNC);
+  spec.mutable_training()->set_steps(1);
+  Bits(spec);
+  const std::string after_one = final_hash_;
+  spec.mutable_memory()->set_mode(v1::MODE_DELAYED);
+  Bits(spec);
+  EXPECT_NE(final_hash_, after_one);
+  spec.mutable_training()->set_steps(2);
+  Bits(spec);
+  EXPECT_EQ(final_hash_, after_one);
+  spec.mutable_training()->set_steps(5);
+  const std::string expected = Bits(spec), expected_hash = final_hash_;
+  for (const Setting& setting : kSettings) {
+    v1::JobSpec changed = spec;
+    setting.set(*changed.mutable_memory());
+    changed.mutable_memory()->set_mode(v1::MODE_DELAYED);
+    EXPECT_EQ(Bits(changed), expected) << setting.name;
+    Bits(changed, /*hash_each_step=*/false);
+    EXPECT_EQ(final_hash_, expected_hash) << setting.name;
   }
 }
 

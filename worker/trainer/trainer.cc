@@ -266,7 +266,9 @@ absl::Status Trainer::Resume() {
         v1::INVALID_DATA);
   }
   STRATA_RETURN_IF_ERROR(engine_->LoadCheckpoint(*opened.reader, manifest.step));
-  counters_ = {.iterations = manifest.step, .applied_steps = manifest.state.optimizer_step};
+  counters_ = {.iterations = manifest.step,
+               .applied_steps = manifest.state.optimizer_step,
+               .pending_scale = manifest.state.pending_scale};
   skipped_total_ = manifest.state.skipped_steps;
   last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
   last_checkpoint_ = manifest.step;
@@ -346,6 +348,7 @@ absl::Status Trainer::WriteCheckpoint() {
   description.step = counters_.iterations;
   description.model_json = ModelConfigToJson(engine_->layout().config);
   description.state.optimizer_step = counters_.applied_steps;
+  description.state.pending_scale = counters_.pending_scale;
   description.state.data_cursor = counters_.iterations * training.global_batch();
   description.state.seed = training.seed();
   description.state.skipped_steps = skipped_total_;
