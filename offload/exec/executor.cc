@@ -74,20 +74,36 @@ absl::Status Executor::Prepare() {
       io_reports_.push_back(lane.engine->report());
     }
   }
-  for (const ParamUnit& unit : resources_.layout->units) {
-    // Padding belongs to the tensor before it: its gradient is zero, so an update leaves it zero.
-    std::vector<DecayRange> ranges;
-    for (size_t i = 0; i < unit.tensors.size(); ++i) {
-      const int64_t end = i + 1 < unit.tensors.size() ? unit.tensors[i + 1].offset : unit.elements;
-      if (!ranges.empty() && ranges.back().decay == unit.tensors[i].decay) {
+  MakeRanges();
+  return absl::OkStatus();
+}
+
+// Padding belongs to the tensor before it: its gradient is zero, so an update leaves it zero.
+void Executor::MakeRanges() {
+  const std::vector<ParamUnit>& units = resources_.layout->units;
+  for (size_t u = 0; u < units.size(); ++u) {
+    std::vector<UpdateRange> ranges;
+    first_norm_range_.push_back(norm_ranges_.size());
+    for (size_t i = 0; i < units[u].tensors.size(); ++i) {
+      const TensorInfo& tensor = units[u].tensors[i];
+      const int64_t end =
+          i + 1 < units[u].tensors.size() ? units[u].tensors[i + 1].offset : units[u].elements;
+      if (!ranges.empty() && ranges.back().frozen == tensor.frozen && ranges.back().group == tensor.group) {
         ranges.back().end = end;
       } else {
-        ranges.push_back({unit.tensors[i].offset, end, unit.tensors[i].decay});
+        ranges.push_back({tensor.offset, end, tensor.group, tensor.frozen});
+      }
+      if (tensor.frozen) continue;
+      const bool follows = norm_ranges_.size() > first_norm_range_.back();
+      if (follows && norm_ranges_.back().end == tensor.offset) {
+        norm_ranges_.back().end = end;
+      } else {
+        norm_ranges_.push_back({static_cast<int>(u), tensor.offset, end});
       }
     }
-    decay_.push_back(std::move(ranges));
+    update_ranges_.push_back(std::move(ranges));
   }
-  return absl::OkStatus();
+  first_norm_range_.push_back(norm_ranges_.size());
 }
 
 bool Executor::IsDeviceLane(const Lane& lane) const {
@@ -161,8 +177,8 @@ bool Executor::BeginStep(int64_t step) {
     StepState& fresh = state(step);
     fresh = StepState();
     fresh.loss.resize(plan_.micro_batches);
-    fresh.unit_sum_squares.resize(plan_.chunks.size());
-    fresh.unit_first_bad.assign(plan_.chunks.size(), -1);
+    fresh.sum_squares.resize(norm_ranges_.size());
+    fresh.first_bad.assign(norm_ranges_.size(), -1);
     fresh.lanes.resize(lanes_.size());
   }
   return true;
@@ -263,7 +279,7 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   }
   result.loss = static_cast<float>(result.tokens > 0 ? result.loss_sum / result.tokens : 0);
   result.grad_norm = done.grad_norm;
-  result.lr = source.Hyper(result.applied_steps - (updated ? 1 : 0)).lr;
+  result.lr = source.Hyper(result.applied_steps - (updated ? 1 : 0), 0).lr;
   const int64_t now = resources_.clock->MonotonicNanos();
   result.wall_nanos = now - std::exchange(last_commit_nanos_, now);
   result.lanes = done.lanes;

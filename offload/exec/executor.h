@@ -95,8 +95,8 @@ class Executor {
   };
   struct StepState {
     std::vector<std::array<double, 2>> loss;  // per micro-batch: {sum, tokens}
-    std::vector<double> unit_sum_squares;
-    std::vector<int64_t> unit_first_bad;
+    std::vector<double> sum_squares;          // [norm range]
+    std::vector<int64_t> first_bad;
     std::vector<LaneStats> lanes;
     double grad_norm = 0;
     float grad_scale = 1;
@@ -130,19 +130,28 @@ class Executor {
   StepState& state(int64_t step) { return states_[step & 1]; }
   bool IsDeviceLane(const Lane& lane) const;
 
-  // Elements [begin, end) of a unit with one weight-decay setting, for UPDATE.
-  struct DecayRange {
+  // Elements [begin, end) of a unit that UPDATE treats alike.
+  struct UpdateRange {
     int64_t begin = 0, end = 0;
-    bool decay = false;
+    int group = 0;
+    bool frozen = false;
   };
+  // Elements [begin, end) of a unit without frozen ones between them: one tree of the norm.
+  struct NormRange {
+    int unit = 0;
+    int64_t begin = 0, end = 0;
+  };
+  void MakeRanges();
 
   const StepPlan& plan_;
   const bool speculates_;  // the plan has operations that run before CLIP on an assumption
   const ExecutorResources resources_;
   const ExecutorOptions options_;
   std::vector<LaneState> lanes_;
-  std::vector<std::vector<DecayRange>> decay_;        // [unit]
-  std::vector<std::unique_ptr<DeviceEvent>> events_;  // [2 * op + (step & 1)], device lanes
+  std::vector<std::vector<UpdateRange>> update_ranges_;  // [unit]
+  std::vector<NormRange> norm_ranges_;                   // in the order of the units
+  std::vector<size_t> first_norm_range_;                 // [unit], and one more: the end of the last
+  std::vector<std::unique_ptr<DeviceEvent>> events_;     // [2 * op + (step & 1)], device lanes
   std::vector<LaneTrace> traces_;
   std::vector<IoEngineReport> io_reports_;
   // At most two steps are in flight (BeginStep sees to it), so parity tells them apart.

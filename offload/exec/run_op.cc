@@ -10,7 +10,7 @@
 namespace strata {
 namespace {
 
-// Combines the units' sums in index order: neighbours first, so the shape only depends on their number.
+// Combines sums in index order: neighbours first, so the shape only depends on their number.
 double PairwiseSum(std::span<const double> values) {
   if (values.empty()) return 0;
   if (values.size() == 1) return values[0];
@@ -173,21 +173,33 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
 }
 
 absl::Status Executor::RunNorm(LaneState& lane, const Op& op, int64_t step) {
-  const Operand& gradient = op.operands[0];
-  return StateOpsOf(lane).SumSquares(lane.stream, reinterpret_cast<const float*>(Pointer(gradient)),
-                                     resources_.layout->units[op.unit].elements,
-                                     &state(step).unit_sum_squares[op.unit],
-                                     &state(step).unit_first_bad[op.unit]);
+  const auto* gradient = reinterpret_cast<const float*>(Pointer(op.operands[0]));
+  StepState& now = state(step);
+  for (size_t i = first_norm_range_[op.unit]; i < first_norm_range_[op.unit + 1]; ++i) {
+    const NormRange& range = norm_ranges_[i];
+    STRATA_RETURN_IF_ERROR(StateOpsOf(lane).SumSquares(lane.stream, gradient + range.begin,
+                                                       range.end - range.begin, &now.sum_squares[i],
+                                                       &now.first_bad[i]));
+  }
+  return absl::OkStatus();
 }
 
 // The coefficient is torch.nn.utils.clip_grad_norm_'s: min(1, clip / (norm + 1e-6)).
 absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
   StepState& now = state(step);
-  now.grad_norm = std::sqrt(PairwiseSum(now.unit_sum_squares));
-  for (size_t unit = 0; unit < now.unit_first_bad.size() && !now.skip; ++unit) {
-    if (now.unit_first_bad[unit] < 0) continue;
+  // By unit first: the ranges of a unit are more than one only where frozen tensors lie between them.
+  std::vector<double> units;
+  const std::span<const double> sums(now.sum_squares);
+  for (size_t u = 0; u + 1 < first_norm_range_.size(); ++u) {
+    units.push_back(
+        PairwiseSum(sums.subspan(first_norm_range_[u], first_norm_range_[u + 1] - first_norm_range_[u])));
+  }
+  now.grad_norm = std::sqrt(PairwiseSum(units));
+  for (size_t i = 0; i < norm_ranges_.size() && !now.skip; ++i) {
+    if (now.first_bad[i] < 0) continue;
+    const NormRange& range = norm_ranges_[i];
     now.skip = true;
-    now.bad_tensor = TensorAt(resources_.layout->units[unit], now.unit_first_bad[unit]);
+    now.bad_tensor = TensorAt(resources_.layout->units[range.unit], range.begin + now.first_bad[i]);
   }
   if (plan_.clip && !now.skip) {
     const double coefficient = options_.clip_norm / (now.grad_norm + 1e-6);
@@ -214,24 +226,30 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
     scale = now.skip ? std::nullopt : std::optional(now.grad_scale);
   }
   if (!scale.has_value()) return math.CastParams(lane.stream, master, params, plan_.compute_dtype, n);
-  const AdamWHyper hyper = source.Hyper(applied_);
-  for (const DecayRange& range : decay_[op.unit]) {
+  for (const UpdateRange& range : update_ranges_[op.unit]) {
     const int64_t begin = std::max(range.begin, chunk.begin) - chunk.begin;
     const int64_t end = std::min(range.end, chunk.end) - chunk.begin;
     if (begin >= end) continue;
+    std::byte* const copy = params + begin * SizeOf(plan_.compute_dtype);
+    if (range.frozen) {
+      STRATA_RETURN_IF_ERROR(
+          math.CastParams(lane.stream, master + begin, copy, plan_.compute_dtype, end - begin));
+      continue;
+    }
+    const AdamWHyper hyper = source.Hyper(applied_, range.group);
     AdamWStep update;
     update.n = end - begin;
     update.grad = gradient + begin;
     update.master = master + begin;
     update.m = master + n + begin;
     update.v = master + 2 * n + begin;
-    update.params = params + begin * SizeOf(plan_.compute_dtype);
+    update.params = copy;
     update.params_dtype = plan_.compute_dtype;
     update.lr = hyper.lr;
     update.beta1 = hyper.beta1;
     update.beta2 = hyper.beta2;
     update.eps = hyper.eps;
-    update.weight_decay = range.decay ? hyper.weight_decay : 0;
+    update.weight_decay = hyper.weight_decay;
     update.step = applied_ + 1;
     update.grad_scale = *scale;
     STRATA_RETURN_IF_ERROR(math.AdamW(lane.stream, update));

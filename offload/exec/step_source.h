@@ -33,7 +33,7 @@ struct StepResult {
   double tokens = 0;     // unmasked
   float loss = 0;        // loss_sum / tokens
   double grad_norm = 0;  // before clipping; of the mean loss
-  double lr = 0;
+  double lr = 0;         // of group 0
   bool skipped = false;  // a gradient was not finite: nothing changed
   // Updates that ran before the norm was known were thrown away and done again.
   bool redone = false;
@@ -53,8 +53,9 @@ class StepSource {
                                  std::span<int32_t> targets) = 0;
   // 1 / unmasked tokens of the whole step: what makes the loss a mean over tokens, not over micro-batches.
   virtual double GradientScale(int64_t step) = 0;
-  // Pure: hyper-parameters of the update that makes `applied` updates `applied + 1`.
-  virtual AdamWHyper Hyper(int64_t applied) const = 0;
+  // Pure: hyper-parameters, for the tensors of `group` (TensorInfo::group), of the update that makes
+  // `applied` updates `applied + 1`.
+  virtual AdamWHyper Hyper(int64_t applied, int group) const = 0;
   // After COMMIT. False: start no further step (those already started still finish).
   virtual bool OnStep(const StepResult& result) = 0;
 };

@@ -85,7 +85,7 @@ class UnitBuilder {
     return Append({.name = absl::StrCat(prefix_, name),
                    .shape = {rows, columns},
                    .elements = rows * columns,
-                   .decay = true,
+                   .group = kDecayGroup,
                    .init = InitKind::kNormal,
                    .init_std = init_std});
   }
@@ -93,7 +93,7 @@ class UnitBuilder {
     return Append({.name = absl::StrCat(prefix_, name),
                    .shape = {size},
                    .elements = size,
-                   .decay = false,
+                   .group = kPlainGroup,
                    .init = init,
                    .init_std = 0});
   }

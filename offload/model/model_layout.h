@@ -21,6 +21,9 @@ namespace strata {
 
 inline constexpr int64_t kTensorAlignment = 64;  // elements: 128 bytes of bf16
 
+inline constexpr int kDecayGroup = 0;
+inline constexpr int kPlainGroup = 1;
+
 enum class InitKind : uint8_t { kNormal, kZero, kOne };
 
 struct TensorInfo {
@@ -28,7 +31,10 @@ struct TensorInfo {
   std::vector<int64_t> shape;  // Hugging Face layout (GPT-2 matrices are [in, out], Llama's [out, in])
   int64_t offset = 0;          // first element in the unit
   int64_t elements = 0;
-  bool decay = false;  // weight decay applies (matrices and embeddings)
+  // Of hyper-parameters (StepSource::Hyper). BuildModelLayout knows two: kDecayGroup for matrices and
+  // embeddings, kPlainGroup for the rest.
+  int group = 0;
+  bool frozen = false;  // never updated, and no part of the gradient's norm
   InitKind init = InitKind::kNormal;
   double init_std = 0.02;
 };

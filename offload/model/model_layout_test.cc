@@ -76,7 +76,7 @@ TEST(ModelLayout, PutsQkvAndGateUpTogetherForLlama) {
             6 * (384 * (384 + 128 + 128 + 384 + 3 * 1024) + 2 * 384) + 384 + 2 * 2048 * 384);
 }
 
-TEST(ModelLayout, AlignsEveryTensorAndDecaysOnlyMatrices) {
+TEST(ModelLayout, AlignsEveryTensorAndGroupsMatricesApart) {
   ModelConfig odd = Llama();
   odd.hidden = 30;
   odd.heads = 3;
@@ -103,7 +103,8 @@ TEST(ModelLayout, AlignsEveryTensorAndDecaysOnlyMatrices) {
         int64_t elements = 1;
         for (const int64_t extent : tensor.shape) elements *= extent;
         EXPECT_EQ(tensor.elements, elements) << tensor.name;
-        EXPECT_EQ(tensor.decay, tensor.shape.size() == 2) << tensor.name;
+        EXPECT_EQ(tensor.group, tensor.shape.size() == 2 ? kDecayGroup : kPlainGroup) << tensor.name;
+        EXPECT_FALSE(tensor.frozen);
         end = tensor.offset + tensor.elements;
       }
       EXPECT_GE(unit.elements, end);

@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "offload/checkpoint/export.h"
 #include "offload/exec/trace.h"
+#include "proto/job_spec/parameter_groups.h"
 
 namespace strata {
 namespace {
@@ -111,7 +112,10 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
   STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(spec));
   const DType dtype = spec.training().precision() == v1::PRECISION_FP32 ? DType::kF32 : DType::kBF16;
-  return BuildModelLayout(config, dtype, spec.training().micro_batch(), spec.data().seq_len());
+  STRATA_ASSIGN_OR_RETURN(ModelLayout layout, BuildModelLayout(config, dtype, spec.training().micro_batch(),
+                                                               spec.data().seq_len()));
+  STRATA_RETURN_IF_ERROR(AssignGroups(spec.training(), layout));
+  return layout;
 }
 
 v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {

@@ -35,6 +35,7 @@ constexpr double kEpsMin = 1e-30;
 constexpr int kNameMax = 50;
 constexpr size_t kStringMax = 4096;
 constexpr int kPathsMax = 4096;
+constexpr int kPatternsMax = 256;  // parameter groups; patterns of freeze
 
 // Collects violations and offers the checks that many fields share. Every check returns whether it held, so
 // that a rule over two fields is only judged when each alone is sane.
@@ -172,6 +173,7 @@ void ApplyTrainingDefaults(v1::TrainingSpec& training) {
   if (!optimizer.has_weight_decay()) optimizer.set_weight_decay(0.1);
   if (training.schedule().name().empty()) training.mutable_schedule()->set_name("constant");
   if (training.precision() == v1::PRECISION_UNSPECIFIED) training.set_precision(v1::PRECISION_BF16);
+  if (training.max_skipped_steps() == 0) training.set_max_skipped_steps(20);
   if (training.compute_threads() == 0) training.set_compute_threads(2);
 }
 
@@ -271,6 +273,43 @@ void CheckData(const v1::JobSpec& spec, Checker& check) {
   }
 }
 
+void CheckBetas(const std::string& field, const google::protobuf::RepeatedField<double>& betas,
+                Checker& check) {
+  if (!check.Require(betas.size() == 2, field,
+                     absl::StrCat("has ", betas.size(), " numbers: give two, such as [0.9, 0.95]"))) {
+    return;
+  }
+  for (int i = 0; i < 2; ++i) {
+    check.Real(absl::StrCat(field, "[", i, "]"), betas[i], betas[i] >= 0 && betas[i] < 1,
+               "must be at least 0 and below 1");
+  }
+}
+
+void CheckWeightDecay(const std::string& field, double value, Checker& check) {
+  check.Real(field, value, value >= 0 && value <= 10, "must be from 0 to 10, such as 0.1");
+}
+
+// Whether patterns match anything is decided where the model's tensors are known (AssignGroups).
+void CheckGroups(const v1::OptimizerSpec& optimizer, Checker& check) {
+  const std::string all = "training.optimizer.groups";
+  if (!check.Require(optimizer.groups_size() <= kPatternsMax, all,
+                     absl::StrCat("has ", optimizer.groups_size(), " groups: at most ", kPatternsMax))) {
+    return;
+  }
+  for (int i = 0; i < optimizer.groups_size(); ++i) {
+    const v1::ParameterGroup& group = optimizer.groups(i);
+    const std::string at = absl::StrCat(all, "[", i, "].");
+    check.Require(!group.match().empty(), at + "match",
+                  "is empty: give a pattern for tensor names, such as \"*.mlp.*\"");
+    if (group.has_lr_scale()) {
+      check.Real(at + "lr_scale", group.lr_scale(), group.lr_scale() > 0 && group.lr_scale() <= 1000,
+                 "must be above 0 and at most 1000; training.freeze keeps tensors as they are");
+    }
+    if (group.betas_size() > 0) CheckBetas(at + "betas", group.betas(), check);
+    if (group.has_weight_decay()) CheckWeightDecay(at + "weight_decay", group.weight_decay(), check);
+  }
+}
+
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
   const std::string at = "training.optimizer.";
   check.Require(
@@ -278,19 +317,21 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
       absl::StrCat("'", PrintableExcerpt(optimizer.name()), "' is not known: this version has only adamw"));
   check.Real(at + "lr", optimizer.lr(), optimizer.lr() > 0 && optimizer.lr() <= 10,
              "must be above 0 and at most 10, such as 1e-3");
-  if (check.Require(
-          optimizer.betas_size() == 2, at + "betas",
-          absl::StrCat("has ", optimizer.betas_size(), " numbers: give two, such as [0.9, 0.95]"))) {
-    for (int i = 0; i < 2; ++i) {
-      check.Real(absl::StrCat(at, "betas[", i, "]"), optimizer.betas(i),
-                 optimizer.betas(i) >= 0 && optimizer.betas(i) < 1, "must be at least 0 and below 1");
-    }
-  }
+  CheckBetas(at + "betas", optimizer.betas(), check);
   check.Real(at + "eps", optimizer.eps(), optimizer.eps() >= kEpsMin && optimizer.eps() <= 1,
              "must be from 1e-30 to 1, such as 1e-8");
-  check.Real(at + "weight_decay", optimizer.weight_decay(),
-             optimizer.weight_decay() >= 0 && optimizer.weight_decay() <= 10,
-             "must be from 0 to 10, such as 0.1");
+  CheckWeightDecay(at + "weight_decay", optimizer.weight_decay(), check);
+  CheckGroups(optimizer, check);
+}
+
+void CheckFreeze(const v1::TrainingSpec& training, Checker& check) {
+  const std::string at = "training.freeze";
+  check.Require(training.freeze_size() <= kPatternsMax, at,
+                absl::StrCat("has ", training.freeze_size(), " patterns: at most ", kPatternsMax));
+  for (int i = 0; i < training.freeze_size() && i < kPatternsMax; ++i) {
+    check.Require(!training.freeze(i).empty(), absl::StrCat(at, "[", i, "]"),
+                  "is empty: give a pattern for tensor names, such as \"*embed*\"");
+  }
 }
 
 void CheckSchedule(const v1::TrainingSpec& training, Checker& check) {
@@ -338,6 +379,8 @@ void CheckTraining(const v1::JobSpec& spec, Checker& check) {
       training.eval_every_steps() >= 0, "training.eval_every_steps",
       absl::StrCat("is ", training.eval_every_steps(), ": must be at least 0; 0 means only at the end"));
   check.Range("training.compute_threads", training.compute_threads(), 1, 256);
+  check.Range("training.max_skipped_steps", training.max_skipped_steps(), 1, 1'000'000);
+  CheckFreeze(training, check);
 }
 
 void CheckMemory(const v1::JobSpec& spec, Checker& check) {

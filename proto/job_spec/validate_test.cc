@@ -59,6 +59,7 @@ TEST(ApplyDefaultsTest, WritesTheDocumentedDefaults) {
   EXPECT_TRUE(spec.checkpoint().on_stop());
   EXPECT_EQ(spec.scheduling().priority(), 50);
   EXPECT_EQ(spec.scheduling().max_failures(), 3);
+  EXPECT_EQ(spec.training().max_skipped_steps(), 20);
   v1::JobSpec again = spec;
   ApplyDefaults(again);
   EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
@@ -137,6 +138,11 @@ struct BadCase {
 v1::ModelConfig& Config(v1::JobSpec& spec) { return *spec.mutable_model()->mutable_config(); }
 v1::TrainingSpec& Training(v1::JobSpec& spec) { return *spec.mutable_training(); }
 v1::MemorySpec& Memory(v1::JobSpec& spec) { return *spec.mutable_memory(); }
+v1::ParameterGroup* AddGroup(v1::JobSpec& spec) {
+  v1::ParameterGroup* group = Training(spec).mutable_optimizer()->add_groups();
+  group->set_match("*");
+  return group;
+}
 
 class ValidateBadTest : public testing::TestWithParam<BadCase> {};
 
@@ -242,6 +248,19 @@ INSTANTIATE_TEST_SUITE_P(
                 "1e-8"},
         BadCase{"WeightDecay", [](Spec& s) { Training(s).mutable_optimizer()->set_weight_decay(-0.1); },
                 "training.optimizer.weight_decay", "from 0"},
+        BadCase{"GroupMatch", [](Spec& s) { Training(s).mutable_optimizer()->add_groups(); },
+                "training.optimizer.groups[0].match", "pattern"},
+        BadCase{"GroupLr", [](Spec& s) { AddGroup(s)->set_lr_scale(0); }, "training.optimizer.groups[0].lr_scale",
+                "training.freeze"},
+        BadCase{"GroupBetas", [](Spec& s) { AddGroup(s)->add_betas(0.5); }, "training.optimizer.groups[0].betas",
+                "give two"},
+        BadCase{"GroupDecay", [](Spec& s) { AddGroup(s)->set_weight_decay(11); },
+                "training.optimizer.groups[0].weight_decay", "from 0"},
+        BadCase{"GroupNan", [](Spec& s) { AddGroup(s)->set_weight_decay(kNan); },
+                "training.optimizer.groups[0].weight_decay", "finite"},
+        BadCase{"Freeze", [](Spec& s) { Training(s).add_freeze(""); }, "training.freeze[0]", "pattern"},
+        BadCase{"MaxSkipped", [](Spec& s) { Training(s).set_max_skipped_steps(-1); }, "training.max_skipped_steps",
+                "from 1"},
         BadCase{"Schedule", [](Spec& s) { Training(s).mutable_schedule()->set_name("step"); },
                 "training.schedule.name", "constant, cosine, linear"},
         BadCase{"Warmup", [](Spec& s) { Training(s).mutable_schedule()->set_warmup_steps(301); },

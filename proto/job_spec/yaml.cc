@@ -235,7 +235,10 @@ class Reader {
                           may_be_auto ? ", or auto" : ""));
         return;
       }
-      ReadGroup(value, key.position, path, *message.GetReflection()->MutableMessage(&message, &field));
+      const Reflection& reflection = *message.GetReflection();
+      ReadGroup(value, key.position, path,
+                field.is_repeated() ? *reflection.AddMessage(&message, &field)
+                                    : *reflection.MutableMessage(&message, &field));
       return;
     }
     if (value.kind != YamlNode::Kind::kScalar) {
@@ -425,6 +428,21 @@ bool IsWritten(const Message& message, const FieldDescriptor& field) {
                  field.enum_type() == nullptr);
 }
 
+void AppendYaml(const Message& message, const std::string& indent, std::string& out);
+
+// The items of a list of groups: the first line of each begins with a dash.
+void AppendYamlItems(const Message& message, const FieldDescriptor& field, const std::string& indent,
+                     std::string& out) {
+  const Reflection& reflection = *message.GetReflection();
+  for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
+    std::string body;
+    AppendYaml(reflection.GetRepeatedMessage(message, &field, i), indent + "  ", body);
+    if (body.empty()) body = absl::StrCat(indent, "  {}\n");
+    body[indent.size()] = '-';
+    out += body;
+  }
+}
+
 void AppendYaml(const Message& message, const std::string& indent, std::string& out) {
   const Reflection& reflection = *message.GetReflection();
   const Descriptor& type = *message.GetDescriptor();
@@ -432,7 +450,10 @@ void AppendYaml(const Message& message, const std::string& indent, std::string& 
     const FieldDescriptor& field = *type.field(f);
     if (!IsWritten(message, field)) continue;
     absl::StrAppend(&out, indent, field.name(), ":");
-    if (field.message_type() != nullptr) {
+    if (field.message_type() != nullptr && field.is_repeated()) {
+      out += "\n";
+      AppendYamlItems(message, field, indent + "  ", out);
+    } else if (field.message_type() != nullptr) {
       std::string body;
       AppendYaml(reflection.GetMessage(message, &field), indent + "  ", body);
       absl::StrAppend(&out, body.empty() ? " {}\n" : "\n", body);

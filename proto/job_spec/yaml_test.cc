@@ -235,6 +235,35 @@ TEST(ParseJobFileTest, BadBytesHaveTheirPlace) {
   EXPECT_EQ(file.violations[0].column, 8);
 }
 
+TEST(ParseJobFileTest, ReadsListsOfGroupsAndWritesThemBack) {
+  std::string text = kGood;
+  const std::string place = "  schedule:";
+  text.insert(text.find(place), "  freeze: \"*embed*\"\n");
+  const std::string closing = "weight_decay: 0}";
+  text.replace(text.find(closing), closing.size(),
+               "weight_decay: 0, groups: [{match: \"*.mlp.*\", lr_scale: 0.5}, {match: lm_head.weight}]}");
+  const JobFile file = ParseJobFile(text);
+  ASSERT_TRUE(file.violations.empty()) << FormatViolations("job.yaml", file.violations);
+  const v1::OptimizerSpec& optimizer = file.spec.training().optimizer();
+  ASSERT_EQ(optimizer.groups_size(), 2);
+  EXPECT_EQ(optimizer.groups(0).match(), "*.mlp.*");
+  EXPECT_EQ(optimizer.groups(0).lr_scale(), 0.5);
+  EXPECT_FALSE(optimizer.groups(0).has_weight_decay());
+  EXPECT_EQ(optimizer.groups(1).match(), "lm_head.weight");
+  EXPECT_THAT(file.spec.training().freeze(), ElementsAre("*embed*"));
+  const std::string written = JobSpecToYaml(file.spec);
+  const JobFile again = ParseJobFile(written);
+  ASSERT_TRUE(again.violations.empty()) << written << FormatViolations("job.yaml", again.violations);
+  EXPECT_EQ(again.spec.SerializeAsString(), file.spec.SerializeAsString()) << written;
+
+  const std::string match = "match: lm_head.weight";
+  text.replace(text.find(match), match.size(), "lr_scale: 2");
+  const JobFile missing = ParseJobFile(text);
+  ASSERT_EQ(missing.violations.size(), 1u);
+  EXPECT_EQ(missing.violations[0].field, "training.optimizer.groups[1].match");
+  EXPECT_EQ(missing.violations[0].line, 13);
+}
+
 TEST(LoadJobFileTest, SaysWhatCannotBeRead) {
   const std::string missing = testing::TempDir() + "/missing.yaml";
   const absl::StatusOr<JobFile> none = LoadJobFile(missing);

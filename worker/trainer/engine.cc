@@ -29,6 +29,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   engine->state_ops_ = MakeCpuStateOps(threads);
   engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);
   engine->model_ = MakeModel(engine->layout_, *engine->ops_);
+  if (options.wrap_model) engine->model_ = options.wrap_model(std::move(engine->model_));
 
   RankEngineOptions rank;
   rank.store.paths = options.nvme;

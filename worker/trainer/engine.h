@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/state_ops.h"
 #include "offload/engine/rank_engine.h"
+#include "offload/exec/block_compute.h"
 #include "proto/strata/v1/plan.pb.h"
 #include "proto/strata/v1/spec.pb.h"
 
@@ -22,6 +24,8 @@ struct EngineOptions {
   v1::ResourceRequest budget;  // hard, per tier
   std::vector<NvmePath> nvme;  // existing folders; unused when the plan puts nothing there
   std::string owner;           // of the scratch folders: the job's uid
+  // Tests: puts something between the executor and the model, such as what spoils or records gradients.
+  std::function<std::unique_ptr<BlockCompute>(std::unique_ptr<BlockCompute>)> wrap_model;
 };
 
 class Engine {

@@ -44,7 +44,7 @@ class EvalSource : public StepSource {
                      v1::INVALID_DATA);
   }
   double GradientScale(int64_t) override { return 0; }
-  AdamWHyper Hyper(int64_t) const override { return {}; }
+  AdamWHyper Hyper(int64_t, int) const override { return {}; }
   bool OnStep(const StepResult& result) override {
     sum_ += result.loss_sum;
     tokens_ += result.tokens;
@@ -196,10 +196,7 @@ absl::Status Trainer::Prepare() {
                .min_lr = training.schedule().min_lr(),
                .warmup_steps = training.schedule().warmup_steps(),
                .steps = training.steps()};
-  hyper_ = {.beta1 = training.optimizer().betas(0),
-            .beta2 = training.optimizer().betas(1),
-            .eps = training.optimizer().eps(),
-            .weight_decay = training.optimizer().weight_decay()};
+  groups_ = GroupSettingsOf(training);
 
   STRATA_ASSIGN_OR_RETURN(
       engine_,
@@ -270,6 +267,7 @@ absl::Status Trainer::Resume() {
                .applied_steps = manifest.state.optimizer_step,
                .pending_scale = manifest.state.pending_scale};
   skipped_total_ = manifest.state.skipped_steps;
+  skipped_in_a_row_ = extra.value("skipped_in_a_row", int64_t{0});
   last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
   last_checkpoint_ = manifest.step;
   result_.set_checkpoint_path(opened.reader->path());
@@ -294,13 +292,7 @@ absl::Status Trainer::TrainToEnd() {
   SendPhase("STEPPING");
   while (counters_.iterations < spec.training().steps() && !StopWanted()) {
     STRATA_RETURN_IF_ERROR(engine_->train().Run(*this, StepsToNextEvent(), counters_));
-    if (skipped_in_a_row_ >= kMaxSkippedInARow) {
-      return WithCause(
-          absl::FailedPreconditionError(absl::StrCat(
-              kMaxSkippedInARow, " steps in a row had gradients that are not finite; the last in step ",
-              counters_.iterations, ". Lower training.optimizer.lr or look at the data")),
-          v1::NUMERIC);
-    }
+    STRATA_RETURN_IF_ERROR(given_up_);
     if (held_.has_value()) {
       STRATA_ASSIGN_OR_RETURN(const std::string hash, engine_->StateHash(counters_.iterations));
       SendStep(*held_, hash);
@@ -355,6 +347,7 @@ absl::Status Trainer::WriteCheckpoint() {
   description.state.tokens = counters_.iterations * training.global_batch() * task_.spec().data().seq_len();
   description.state.extra_json = nlohmann::json{{"data_fingerprint", data_->fingerprint()},
                                                 {"loss_bits", std::bit_cast<uint32_t>(last_loss_)},
+                                                {"skipped_in_a_row", skipped_in_a_row_},
                                                 {"tokenizer", task_.spec().data().tokenizer()},
                                                 {"precision", Name(engine_->layout().compute_dtype)}}
                                      .dump();
@@ -439,9 +432,9 @@ double Trainer::GradientScale(int64_t) {
                 static_cast<double>(task_.spec().data().seq_len()));
 }
 
-AdamWHyper Trainer::Hyper(int64_t applied) const {
-  AdamWHyper hyper = hyper_;
-  hyper.lr = schedule_.LearningRate(applied);
+AdamWHyper Trainer::Hyper(int64_t applied, int group) const {
+  AdamWHyper hyper = groups_[group].hyper;
+  hyper.lr = groups_[group].lr_scale * schedule_.LearningRate(applied);
   return hyper;
 }
 
@@ -453,12 +446,21 @@ bool Trainer::OnStep(const StepResult& result) {
     spdlog::warn("trainer: step {} skipped: the gradient of {} is not finite", result.step + 1,
                  result.bad_tensor);
   }
+  if (given_up_.ok() && skipped_in_a_row_ >= task_.spec().training().max_skipped_steps()) {
+    given_up_ =
+        WithCause(absl::FailedPreconditionError(absl::StrCat(
+                      skipped_in_a_row_,
+                      " steps in a row (training.max_skipped_steps) had a gradient that is not finite; ",
+                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor,
+                      ". Lower training.optimizer.lr or look at the data")),
+                  v1::NUMERIC);
+  }
   if (task_.spec().training().report_state_hash()) {
     held_ = result;
   } else {
     SendStep(result, "");
   }
-  return !StopWanted() && skipped_in_a_row_ < kMaxSkippedInARow;
+  return !StopWanted() && given_up_.ok();
 }
 
 void Trainer::SendStep(const StepResult& result, const std::string& state_hash) {

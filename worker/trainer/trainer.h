@@ -9,12 +9,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "offload/checkpoint/file_ops.h"
 #include "offload/exec/step_source.h"
+#include "proto/job_spec/parameter_groups.h"
 #include "proto/strata/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sampler.h"
@@ -34,9 +37,6 @@ class Trainer : private StepSource {
   int Run();
 
  private:
-  // Steps that were skipped one after another before the run is given up.
-  static constexpr int kMaxSkippedInARow = 20;
-
   absl::Status RunTask(v1::TrainerDone& done);
   absl::Status Prepare();
   absl::Status OpenData();
@@ -58,7 +58,7 @@ class Trainer : private StepSource {
   absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
                          std::span<int32_t> targets) override;
   double GradientScale(int64_t step) override;
-  AdamWHyper Hyper(int64_t applied) const override;
+  AdamWHyper Hyper(int64_t applied, int group) const override;
   bool OnStep(const StepResult& result) override;
 
   TrainerChannel& channel_;
@@ -67,10 +67,12 @@ class Trainer : private StepSource {
   std::optional<Dataset> data_;
   std::optional<Sampler> sampler_;
   Schedule schedule_;
-  AdamWHyper hyper_;
+  std::vector<GroupSettings> groups_;
   TrainerCounters counters_;
   int64_t skipped_total_ = 0;
-  int skipped_in_a_row_ = 0;
+  int64_t skipped_in_a_row_ = 0;
+  absl::Status
+      given_up_;  // too many steps were skipped in a row; stays, whatever the steps still in flight do
   int64_t last_checkpoint_ =
       -1;  // iterations of the newest written one; -1: none by this attempt or its resume
   float last_loss_ = 0;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
@@ -150,6 +151,45 @@ TEST_F(TrainerTest, ADamagedModelFolderIsInvalidData) {
   EXPECT_FALSE(done.finished());
   EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
   EXPECT_NE(done.failure().message().find("model.safetensors"), std::string::npos);
+}
+
+// Weights that are not finite make every gradient so.
+TEST_F(TrainerTest, TooManySkippedStepsInARowFailTheJobWithTheReason) {
+  const std::string checkpoint = Run().result().checkpoint_path();
+  const std::string model = folder_ + "/model";
+  ASSERT_TRUE(ExportHuggingFace(FileOps::Real(), checkpoint, model, {.weights = StoredType::kF32}).ok());
+  {
+    std::fstream weights(model + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    weights.seekp(-4, std::ios::end);
+    weights.write("\0\0\xC0\x7F", 4);
+  }
+  task_.set_job_uid("second");
+  task_.set_checkpoint_dir(folder_ + "/checkpoints/second");
+  v1::JobSpec& spec = *task_.mutable_spec();
+  spec.mutable_model()->set_from(model);
+  spec.mutable_training()->set_steps(1000);
+  spec.mutable_training()->set_grad_clip(1);
+  for (const auto& [limit, expected] : {std::pair(0, 20), std::pair(3, 3)}) {
+    spec.mutable_training()->set_max_skipped_steps(limit);
+    int64_t rows = 0, skipped = 0;
+    std::string tensor;
+    const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
+      ++rows;
+      skipped += row.values().at("skipped") == 1;
+      tensor = row.texts().at("bad_tensor");
+    });
+    EXPECT_EQ(exit_code_, 1);
+    EXPECT_FALSE(done.finished());
+    EXPECT_EQ(done.failure().cause(), v1::NUMERIC) << done.DebugString();
+    const std::string& message = done.failure().message();
+    EXPECT_NE(message.find(std::to_string(expected) + " steps in a row"), std::string::npos) << message;
+    EXPECT_NE(message.find("step " + std::to_string(expected) + ","), std::string::npos) << message;
+    EXPECT_NE(message.find(tensor), std::string::npos) << message;
+    EXPECT_EQ(rows, skipped);
+    EXPECT_GE(rows, expected);
+    EXPECT_LE(rows, expected + 1) << "at most one further step was in flight";
+    EXPECT_FALSE(fs::exists(task_.checkpoint_dir() + "/manifest.json"));
+  }
 }
 
 }  // namespace
