@@ -11,6 +11,7 @@
 #include "common/clock.h"
 #include "common/crc32c.h"
 #include "common/fd.h"
+#include "common/float16.h"
 #include "common/random.h"
 #include "common/status.h"
 #include "common/thread.h"
@@ -116,6 +117,30 @@ TEST(RandomTest, NormalHasUnitMoments) {
   }
   EXPECT_NEAR(sum / n, 0, 0.02);
   EXPECT_NEAR(squares / n, 1, 0.03);
+}
+
+TEST(Float16Test, EveryValueSurvivesAndEveryFloatGoesToTheNearest) {
+  for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
+    const Float16 half{static_cast<uint16_t>(bits)};
+    const float value = ToFloat(half);
+    const bool nan = (bits & 0x7FFF) > 0x7C00;
+    ASSERT_EQ(std::isnan(value), nan) << bits;
+    ASSERT_EQ(ToFloat16(value).bits, nan ? (bits | 0x200) : bits) << bits;
+    if (nan || (bits & 0x7FFF) >= 0x7C00) continue;
+    // Between it and the next one (2^16 stands for infinity) lies a tie, which goes to the even one.
+    const uint16_t next = static_cast<uint16_t>(bits + 1);
+    const float above = (next & 0x7FFF) == 0x7C00 ? std::copysign(65536.0f, value) : ToFloat(Float16{next});
+    const float tie = value + (above - value) / 2;
+    ASSERT_EQ(ToFloat16(tie).bits, bits % 2 == 0 ? bits : next) << bits;
+    ASSERT_EQ(ToFloat16(std::nextafter(tie, value)).bits, bits) << bits;
+    ASSERT_EQ(ToFloat16(std::nextafter(tie, above)).bits, next) << bits;
+  }
+  EXPECT_EQ(ToFloat16(1.0f).bits, 0x3C00);
+  EXPECT_EQ(ToFloat16(-65504.0f).bits, 0xFBFF);
+  EXPECT_EQ(ToFloat16(0x1p-24f).bits, 0x0001);
+  EXPECT_EQ(ToFloat16(0x1p-25f).bits, 0x0000);
+  EXPECT_EQ(ToFloat16(std::numeric_limits<float>::denorm_min()).bits, 0x0000);
+  EXPECT_EQ(ToFloat16(std::bit_cast<float>(0xFF800001u)).bits, 0xFE00);
 }
 
 TEST(BFloat16Test, RoundsToNearestEvenAndKeepsNan) {

@@ -10,6 +10,7 @@ enum class DType : uint8_t {
   kF64,  // only the reference backend computes in it
   kF32,
   kBF16,
+  kF16,
   kI32,
 };
 
@@ -20,6 +21,7 @@ constexpr int64_t SizeOf(DType dtype) {
     case DType::kF32:
       return 4;
     case DType::kBF16:
+    case DType::kF16:
       return 2;
     case DType::kI32:
       return 4;
@@ -35,6 +37,8 @@ constexpr const char* Name(DType dtype) {
       return "f32";
     case DType::kBF16:
       return "bf16";
+    case DType::kF16:
+      return "f16";
     case DType::kI32:
       return "i32";
   }

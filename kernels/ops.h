@@ -6,8 +6,8 @@
 //    work on `stream` has finished. Matrices are row-major; `ld*` is the distance of rows in elements.
 //  - `stream` orders the work: a CUDA backend enqueues and returns, the CPU backends run before they
 //    return and take nullptr.
-//  - T is the compute type given to the backend at construction (kF32 or kBF16; kF64 for the
-//    reference). "acc" is the accumulation type: float for kF32 and kBF16, double for kF64. Weight
+//  - T is the compute type given to the backend at construction (kF32, kBF16 or kF16; kF64 for the
+//    reference). "acc" is the accumulation type: double for kF64, float for the others. Weight
 //    gradients, softmax statistics and norm statistics are stored as acc. So a buffer of T takes
 //    elements * SizeOf(T) bytes and a buffer of acc elements * SizeOf(acc).
 //  - Results are a pure function of the inputs and shapes: reductions have a fixed order that does not

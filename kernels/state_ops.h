@@ -19,7 +19,7 @@ struct AdamWStep {
   float* master = nullptr;  // updated in place, like m and v
   float* m = nullptr;
   float* v = nullptr;
-  void* params = nullptr;  // the low-precision copy, written: params_dtype (kF32 or kBF16)
+  void* params = nullptr;  // the low-precision copy, written: params_dtype (kF32, kBF16 or kF16)
   DType params_dtype = DType::kBF16;
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   int64_t step = 1;      // 1 for the first update: bias corrections are computed from it in double

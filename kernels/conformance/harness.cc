@@ -11,6 +11,7 @@
 
 #include "common/bfloat16.h"
 #include "common/check.h"
+#include "common/float16.h"
 #include "gtest/gtest.h"
 #include "kernels/reference/reference_ops.h"
 
@@ -62,6 +63,11 @@ double Get(DType type, const char* p) {
       std::memcpy(&v.bits, p, 2);
       return ToFloat(v);
     }
+    case DType::kF16: {
+      Float16 v;
+      std::memcpy(&v.bits, p, 2);
+      return ToFloat(v);
+    }
     case DType::kI32: {
       int32_t v;
       std::memcpy(&v, p, 4);
@@ -83,6 +89,11 @@ void Put(DType type, char* p, double value) {
     }
     case DType::kBF16: {
       const BFloat16 v = ToBFloat16(static_cast<float>(value));
+      std::memcpy(p, &v.bits, 2);
+      return;
+    }
+    case DType::kF16: {
+      const Float16 v = ToFloat16(static_cast<float>(value));
       std::memcpy(p, &v.bits, 2);
       return;
     }
@@ -197,10 +208,15 @@ double Epsilon(DType type) {
       return std::ldexp(1, -53);
     case DType::kF32:
       return std::ldexp(1, -24);
+    case DType::kF16:
+      return std::ldexp(1, -12);
     default:
       return std::ldexp(1, -9);
   }
 }
+
+// Half of the smallest denormal: no result of the type need be nearer to the truth than this.
+double Tiny(DType type) { return type == DType::kF16 ? std::ldexp(1, -25) : 0; }
 
 struct Error {
   double max = 0, rms = 0, scale = 0;
@@ -226,22 +242,24 @@ Error ErrorOf(const std::vector<double>& x, const std::vector<double>& truth) {
 void Compare(const std::string& what, DType type, double cancelling, const std::vector<double>& x,
              const std::vector<double>& naive, const std::vector<double>& truth) {
   const Error mine = ErrorOf(x, truth), plain = ErrorOf(naive, truth);
-  const double floor = 2 * Epsilon(type) * plain.scale + 8 * Epsilon(DType::kF32) * cancelling;
+  const double floor =
+      2 * Epsilon(type) * plain.scale + 8 * Epsilon(DType::kF32) * cancelling + 2 * Tiny(type);
   EXPECT_LE(mine.max, 2 * plain.max + floor) << what << ": largest error, plain evaluation has " << plain.max;
   EXPECT_LE(mine.rms, 2 * plain.rms + floor / 4) << what << ": rms error, plain evaluation has " << plain.rms;
 }
 
 // Each element within twice the error of the plain evaluation, or a few roundings of itself where that one
-// was lucky (for an exponential small value: of its exponent too; bf16 rounds the final value only); results
-// that small that float loses digits count as zero.
+// was lucky (for an exponential small value: of its exponent too; bf16 and fp16 round the final value only);
+// results that small that float loses digits count as zero.
 void CompareElements(const std::string& what, DType type, double cancelling, const std::vector<double>& x,
                      const std::vector<double>& naive, const std::vector<double>& truth) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (x[i] == truth[i] || (std::isnan(x[i]) && std::isnan(truth[i]))) continue;
     const double size = std::abs(truth[i]);
-    const double roundings = type == DType::kBF16 ? 2 : 16 + 4 * std::abs(std::log(std::max(size, 1e-37)));
+    const bool half = type == DType::kBF16 || type == DType::kF16;
+    const double roundings = half ? 2 : 16 + 4 * std::abs(std::log(std::max(size, 1e-37)));
     const double bound = 2 * std::abs(naive[i] - truth[i]) + roundings * Epsilon(type) * size +
-                         8 * Epsilon(DType::kF32) * cancelling + 1e-35;
+                         8 * Epsilon(DType::kF32) * cancelling + 2 * Tiny(type) + 1e-35;
     ASSERT_LE(std::abs(x[i] - truth[i]), bound)
         << what << "[" << i << "] = " << x[i] << ", exactly " << truth[i];
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "gtest/gtest.h"
 #include "kernels/conformance/harness.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -30,6 +31,10 @@ std::vector<Backend> Backends() {
       Cpu("CpuBf16Avx512", DType::kBF16, CpuIsa::kAvx512),
       Cpu("CpuBf16Avx512Bf16", DType::kBF16, CpuIsa::kAvx512Bf16),
       Cpu("CpuBf16Amx", DType::kBF16, CpuIsa::kAmx),
+      Cpu("CpuF16Base", DType::kF16, CpuIsa::kBase),
+      Cpu("CpuF16Avx2", DType::kF16, CpuIsa::kAvx2),
+      Cpu("CpuF16Avx512", DType::kF16, CpuIsa::kAvx512),
+      Cpu("CpuF16Avx512Bf16", DType::kF16, CpuIsa::kAvx512Bf16),
   };
 }
 
@@ -340,7 +345,12 @@ Case AttentionForwardCase(Draw& draw, const AttentionShape& s) {
 
 Case AttentionBackwardCase(Draw& draw, const AttentionShape& s, DType compute) {
   const auto rounded = [&](std::vector<double> v) {
-    for (double& x : v) x = compute == DType::kBF16 ? ToFloat(ToBFloat16(x)) : static_cast<float>(x);
+    for (double& x : v) {
+      const float rounded = static_cast<float>(x);
+      x = compute == DType::kBF16  ? ToFloat(ToBFloat16(rounded))
+          : compute == DType::kF16 ? ToFloat(ToFloat16(rounded))
+                                   : rounded;
+    }
     return v;
   };
   std::vector<double> q = rounded(draw.Normals(s.rows() * s.width())),

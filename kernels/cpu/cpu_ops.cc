@@ -293,7 +293,7 @@ class CpuOps final : public Ops {
 }  // namespace cpu
 
 std::unique_ptr<Ops> MakeCpuOps(DType compute, int threads, CpuIsa isa_max) {
-  STRATA_CHECK(compute == DType::kF32 || compute == DType::kBF16);
+  STRATA_CHECK(compute == DType::kF32 || compute == DType::kBF16 || compute == DType::kF16);
   STRATA_CHECK(threads >= 1);
   return std::make_unique<cpu::CpuOps>(compute, threads, std::min(isa_max, DetectCpuIsa()));
 }

@@ -10,7 +10,7 @@
 
 namespace strata {
 
-// `compute` is kF32 or kBF16, `threads` >= 1 the number of OpenMP threads of every op. GEMMs are
+// `compute` is kF32, kBF16 or kF16, `threads` >= 1 the number of OpenMP threads of every op. GEMMs are
 // deterministic for a given number of threads; all other results do not depend on it. Calls run before they
 // return. An object is used by one thread at a time.
 //
@@ -19,7 +19,7 @@ namespace strata {
 // kernels.
 //
 // `isa_max` lowers the instruction set of the backend's own kernels (tests, comparisons); below kAvx512Bf16
-// bf16 GEMMs are computed in float.
+// bf16 GEMMs are computed in float, fp16 GEMMs always are: operands are converted, sums rounded once.
 std::unique_ptr<Ops> MakeCpuOps(DType compute, int threads, CpuIsa isa_max = CpuIsa::kAmx);
 
 }  // namespace strata

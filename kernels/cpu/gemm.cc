@@ -206,7 +206,7 @@ absl::Status Gemm::RunPrimitive(DType type, const GemmArgs& args, int64_t scratc
 absl::Status Gemm::Run(const GemmArgs& args) {
   // The promise, not what was lent: a larger workspace must not change which primitive is made.
   const int64_t limit = GemmWorkspaceBytes(compute_, args.m, args.n, args.k);
-  if (compute_ != DType::kBF16 || native_bf16_) {
+  if (compute_ == DType::kF32 || (compute_ == DType::kBF16 && native_bf16_)) {
     bool unsupported = false;
     if (compute_ == DType::kBF16 && WantsTransposed(args, limit)) {
       STRATA_RETURN_IF_ERROR(RunTransposed(args, limit, &unsupported));
@@ -258,8 +258,9 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
   float* scratch = c + RoundUp<int64_t>(block_m * block_n, 16);
   const int64_t used = (scratch - a) * static_cast<int64_t>(sizeof(float));
   const int64_t scratch_bytes = GemmWorkspaceBytes(compute_, args.m, args.n, args.k) - used;
-  const auto element = [](const void* data, int64_t at) {
-    return static_cast<const char*>(data) + at * SizeOf(DType::kBF16);
+  const int64_t size = SizeOf(compute_);
+  const auto element = [size](const void* data, int64_t at) {
+    return static_cast<const char*>(data) + at * size;
   };
   for (int64_t m = 0; m < args.m; m += block_m) {
     const int64_t rows = std::min(block_m, args.m - m);
@@ -285,7 +286,7 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
         STRATA_RETURN_IF_ERROR(RunPrimitive(DType::kF32, block, scratch_bytes, &unsupported));
         if (unsupported) return absl::InternalError("oneDNN has no float matmul on this CPU");
       }
-      const int64_t at = (m * args.ldc + n) * (args.c_is_acc ? 4 : 2);
+      const int64_t at = (m * args.ldc + n) * (args.c_is_acc ? SizeOf(DType::kF32) : size);
       kernels_.gemm_epilogue(rows, cols, c, cols, args.bias ? element(args.bias, n) : nullptr,
                              args.accumulate, args.c_is_acc, static_cast<char*>(args.c) + at, args.ldc);
     }

@@ -9,7 +9,7 @@ namespace strata {
 // Ordered: a level includes the ones below it.
 enum class CpuIsa : uint8_t {
   kBase,        // x86-64 (SSE2)
-  kAvx2,        // AVX2 and FMA
+  kAvx2,        // AVX2, FMA and F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Bf16,  // and bf16 dot products
   kAmx,         // and bf16 tile matrix products

@@ -1,7 +1,7 @@
 // The serial kernels of the CPU backend, compiled once per instruction set and element type. CpuOps cuts
 // the work of an op into pieces whose bounds depend on the shape only, and runs them on its threads; a
-// kernel does one piece and knows nothing of threads. All pointers are to T (float or BFloat16) unless
-// they say float or double.
+// kernel does one piece and knows nothing of threads. All pointers are to T (float, BFloat16 or Float16)
+// unless they say float or double.
 #ifndef KERNELS_CPU_KERNEL_TABLE_H_
 #define KERNELS_CPU_KERNEL_TABLE_H_
 
@@ -76,7 +76,7 @@ struct KernelTable {
   void (*attention_reduce)(const AttentionBackwardArgs& args, int64_t batch, int64_t kv_head, int64_t tile);
 };
 
-// The table of the best kernels not above `isa` for `compute` (kF32 or kBF16).
+// The table of the best kernels not above `isa` for `compute` (kF32, kBF16 or kF16).
 const KernelTable& KernelsFor(DType compute, CpuIsa isa);
 
 // One per instruction set, each in its own translation unit.

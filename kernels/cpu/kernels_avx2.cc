@@ -9,14 +9,15 @@
 #include <limits>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/validate.h"
 #include "kernels/workspace.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 
 #define STRATA_ISA avx2

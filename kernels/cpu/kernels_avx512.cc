@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/validate.h"
 #include "kernels/workspace.h"
@@ -20,10 +21,10 @@
 #endif
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl"))), \
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl"))), \
                              apply_to = function)
 #else
-#pragma GCC target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 #endif
 
 #define STRATA_ISA avx512

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/validate.h"
 #include "kernels/workspace.h"

@@ -2,10 +2,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
-#include "common/bfloat16.h"
 #include "common/check.h"
-#include "kernels/optimizer/bfloat16_pack.h"
+#include "kernels/optimizer/half_pack.h"
 #include "kernels/optimizer/parallel.h"
 
 #if STRATA_OPTIMIZER_X86
@@ -19,11 +19,13 @@ namespace {
 // four read streams too little; 2 KiB was best on Zen 5 class machines (+10 % at two threads).
 constexpr int64_t kPrefetchElements = 2048 / sizeof(float);
 
-enum class Output { kNone, kBFloat16, kFloat };
+// `Params` below is the type of the parameters' copy: BFloat16, Float16, float, or void for none.
+template <typename Params>
+constexpr bool kIsHalf = !std::is_void_v<Params> && !std::is_same_v<Params, float>;
 
 // One element, in the order of adamw.h. always_inline: the fma is an instruction where the caller's target
 // has one and a correctly rounded library call where it has not.
-template <Output kOutput>
+template <typename Params>
 [[gnu::always_inline]] inline void UpdateOne(const AdamWScalars& s, const AdamWRange& r, int64_t i) {
   const float g = r.grad[i] * s.grad_scale;
   const float m = __builtin_fmaf(s.beta1, r.m[i], s.one_minus_beta1 * g);
@@ -33,19 +35,19 @@ template <Output kOutput>
   r.m[i] = m;
   r.v[i] = v;
   r.master[i] = master;
-  if constexpr (kOutput == Output::kBFloat16) static_cast<BFloat16*>(r.params)[i] = ToBFloat16(master);
-  if constexpr (kOutput == Output::kFloat) static_cast<float*>(r.params)[i] = master;
+  if constexpr (kIsHalf<Params>) static_cast<Params*>(r.params)[i] = RoundTo<Params>(master);
+  if constexpr (std::is_same_v<Params, float>) static_cast<float*>(r.params)[i] = master;
 }
 
-template <Output kOutput>
+template <typename Params>
 void UpdateScalar(const AdamWScalars& s, const AdamWRange& r) {
-  for (int64_t i = 0; i < r.n; ++i) UpdateOne<kOutput>(s, r, i);
+  for (int64_t i = 0; i < r.n; ++i) UpdateOne<Params>(s, r, i);
 }
 
 #if STRATA_OPTIMIZER_X86
 
 // GCC 12 puts always_inline functions of a wider caller in place as they are compiled for that caller.
-template <Output kOutput>
+template <typename Params>
 STRATA_TARGET_AVX2 void UpdateAvx2(const AdamWScalars& s, const AdamWRange& r) {
   const __m256 grad_scale = _mm256_set1_ps(s.grad_scale);
   const __m256 beta1 = _mm256_set1_ps(s.beta1), one_minus_beta1 = _mm256_set1_ps(s.one_minus_beta1);
@@ -69,13 +71,13 @@ STRATA_TARGET_AVX2 void UpdateAvx2(const AdamWScalars& s, const AdamWRange& r) {
     _mm256_storeu_ps(r.m + i, m);
     _mm256_storeu_ps(r.v + i, v);
     _mm256_storeu_ps(r.master + i, master);
-    if constexpr (kOutput == Output::kBFloat16) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(static_cast<BFloat16*>(r.params) + i),
-                       PackBFloat16(master));
+    if constexpr (kIsHalf<Params>) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(static_cast<Params*>(r.params) + i),
+                       PackHalf<Params>(master));
     }
-    if constexpr (kOutput == Output::kFloat) _mm256_storeu_ps(static_cast<float*>(r.params) + i, master);
+    if constexpr (std::is_same_v<Params, float>) _mm256_storeu_ps(static_cast<float*>(r.params) + i, master);
   }
-  for (; i < r.n; ++i) UpdateOne<kOutput>(s, r, i);
+  for (; i < r.n; ++i) UpdateOne<Params>(s, r, i);
 }
 
 struct Scalars512 {
@@ -96,7 +98,7 @@ struct State512 {
   return x;
 }
 
-template <Output kOutput>
+template <typename Params>
 STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamWRange& r) {
   const Scalars512 c{
       _mm512_set1_ps(s.grad_scale), _mm512_set1_ps(s.beta1),           _mm512_set1_ps(s.one_minus_beta1),
@@ -115,11 +117,12 @@ STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamWRange& 
     _mm512_storeu_ps(r.m + i, x.m);
     _mm512_storeu_ps(r.v + i, x.v);
     _mm512_storeu_ps(r.master + i, x.master);
-    if constexpr (kOutput == Output::kBFloat16) {
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<BFloat16*>(r.params) + i),
-                          PackBFloat16(x.master));
+    if constexpr (kIsHalf<Params>) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<Params*>(r.params) + i),
+                          PackHalf<Params>(x.master));
     }
-    if constexpr (kOutput == Output::kFloat) _mm512_storeu_ps(static_cast<float*>(r.params) + i, x.master);
+    if constexpr (std::is_same_v<Params, float>)
+      _mm512_storeu_ps(static_cast<float*>(r.params) + i, x.master);
   }
   if (i == r.n) return;
   const __mmask16 tail = static_cast<__mmask16>((1u << (r.n - i)) - 1);
@@ -129,10 +132,10 @@ STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamWRange& 
   _mm512_mask_storeu_ps(r.m + i, tail, x.m);
   _mm512_mask_storeu_ps(r.v + i, tail, x.v);
   _mm512_mask_storeu_ps(r.master + i, tail, x.master);
-  if constexpr (kOutput == Output::kBFloat16) {
-    _mm256_mask_storeu_epi16(static_cast<BFloat16*>(r.params) + i, tail, PackBFloat16(x.master));
+  if constexpr (kIsHalf<Params>) {
+    _mm256_mask_storeu_epi16(static_cast<Params*>(r.params) + i, tail, PackHalf<Params>(x.master));
   }
-  if constexpr (kOutput == Output::kFloat)
+  if constexpr (std::is_same_v<Params, float>)
     _mm512_mask_storeu_ps(static_cast<float*>(r.params) + i, tail, x.master);
 }
 
@@ -140,19 +143,26 @@ STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamWRange& 
 
 using UpdateFunction = void (*)(const AdamWScalars&, const AdamWRange&);
 
-template <Output kOutput>
+template <typename Params>
 UpdateFunction Choose(Isa isa) {
 #if STRATA_OPTIMIZER_X86
-  if (isa == Isa::kAvx512) return UpdateAvx512<kOutput>;
-  if (isa == Isa::kAvx2) return UpdateAvx2<kOutput>;
+  if (isa == Isa::kAvx512) return UpdateAvx512<Params>;
+  if (isa == Isa::kAvx2) return UpdateAvx2<Params>;
 #endif
-  return UpdateScalar<kOutput>;
+  return UpdateScalar<Params>;
 }
 
 UpdateFunction Choose(Isa isa, const AdamWRange& range) {
-  if (range.params == nullptr) return Choose<Output::kNone>(isa);
-  STRATA_CHECK(range.params_dtype == DType::kBF16 || range.params_dtype == DType::kF32);
-  return range.params_dtype == DType::kBF16 ? Choose<Output::kBFloat16>(isa) : Choose<Output::kFloat>(isa);
+  if (range.params == nullptr) return Choose<void>(isa);
+  switch (range.params_dtype) {
+    case DType::kBF16:
+      return Choose<BFloat16>(isa);
+    case DType::kF16:
+      return Choose<Float16>(isa);
+    default:
+      STRATA_CHECK(range.params_dtype == DType::kF32);
+      return Choose<float>(isa);
+  }
 }
 
 AdamWRange Part(const AdamWRange& range, int64_t begin, int64_t end) {

@@ -52,8 +52,8 @@ struct AdamWRange {
   float* master = nullptr;  // updated in place, like m and v
   float* m = nullptr;
   float* v = nullptr;
-  void* params = nullptr;             // written: BFloat16 or float by params_dtype; nullptr writes none
-  DType params_dtype = DType::kBF16;  // kBF16 or kF32
+  void* params = nullptr;             // written: by params_dtype; nullptr writes none
+  DType params_dtype = DType::kBF16;  // kBF16, kF16 or kF32
 };
 
 // Thread-safe on different ranges. With threads > 1 an OpenMP team shares the range.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "common/random.h"
 
 namespace strata {
@@ -31,9 +32,10 @@ std::vector<Isa> SupportedIsas() {
 struct States {
   std::vector<float> grad, master, m, v;
   std::vector<BFloat16> bf16;
+  std::vector<Float16> f16;
   std::vector<float> f32;
 
-  explicit States(int64_t n) : grad(n), master(n), m(n), v(n), bf16(n), f32(n) {}
+  explicit States(int64_t n) : grad(n), master(n), m(n), v(n), bf16(n), f16(n), f32(n) {}
 
   AdamWRange Range(int64_t begin, int64_t n, int output) {
     AdamWRange range;
@@ -46,6 +48,10 @@ struct States {
     if (output == 2) {
       range.params = f32.data() + begin;
       range.params_dtype = DType::kF32;
+    }
+    if (output == 3) {
+      range.params = f16.data() + begin;
+      range.params_dtype = DType::kF16;
     }
     return range;
   }
@@ -79,6 +85,8 @@ template <typename T>
 uint32_t Canonical(T value) {
   if constexpr (std::is_same_v<T, BFloat16>) {
     return std::isnan(ToFloat(value)) ? 0x7FC0 : value.bits;
+  } else if constexpr (std::is_same_v<T, Float16>) {
+    return std::isnan(ToFloat(value)) ? 0x7E00 : value.bits;
   } else {
     return std::isnan(value) ? 0x7FC00000 : std::bit_cast<uint32_t>(value);
   }
@@ -96,6 +104,7 @@ void ExpectSameStates(const States& a, const States& b) {
   ExpectSameBits(a.m, b.m, "m");
   ExpectSameBits(a.v, b.v, "v");
   ExpectSameBits(a.bf16, b.bf16, "bf16");
+  ExpectSameBits(a.f16, b.f16, "f16");
   ExpectSameBits(a.f32, b.f32, "f32");
 }
 
@@ -107,7 +116,7 @@ TEST(AdamW, EveryInstructionSetGivesTheSameBitsOnAnyValuesLengthsAndAlignments) 
   constexpr int64_t kPad = 3;  // elements around the range that must stay
   for (int64_t n = 0; n <= 130; ++n) {
     for (const bool wild : {false, true}) {
-      for (const int output : {0, 1, 2}) {
+      for (const int output : {0, 1, 2, 3}) {
         const States start = RandomStates(n + 2 * kPad, 100 + n, wild);
         States expected = start;
         AdamWOnIsa(Isa::kScalar, scalars, expected.Range(kPad, n, output));
@@ -154,7 +163,7 @@ TEST(AdamW, AnySplitOfTheRangeAndAnyThreadsGiveTheSameBits) {
   }
 }
 
-TEST(AdamW, TheCopyIsTheMasterRoundedAsBFloat16DoesIt) {
+TEST(AdamW, TheCopyIsTheMasterRoundedAsItsTypeDoesIt) {
   constexpr int64_t n = 100000;
   for (const Isa isa : SupportedIsas()) {
     States s = RandomStates(n, 3, true);
@@ -162,7 +171,11 @@ TEST(AdamW, TheCopyIsTheMasterRoundedAsBFloat16DoesIt) {
     AdamWScalars scalars;
     scalars.grad_scale = 0;
     AdamWOnIsa(isa, scalars, s.Range(0, n, 1));
-    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(Canonical(ToBFloat16(s.master[i])), Canonical(s.bf16[i]));
+    AdamWOnIsa(isa, scalars, s.Range(0, n, 3));
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(Canonical(ToBFloat16(s.master[i])), Canonical(s.bf16[i]));
+      ASSERT_EQ(Canonical(ToFloat16(s.master[i])), Canonical(s.f16[i]));
+    }
   }
 }
 

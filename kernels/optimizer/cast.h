@@ -9,7 +9,8 @@
 
 namespace strata {
 
-// params[i] = master[i] rounded as AdamW rounds it (ToBFloat16), or copied. params_dtype: kBF16 or kF32.
+// params[i] = master[i] rounded as AdamW rounds it (to nearest even), or copied. params_dtype: kBF16, kF16 or
+// kF32.
 void CastParams(const float* master, void* params, DType params_dtype, int64_t n, int threads = 1);
 void CastParamsOnIsa(Isa isa, const float* master, void* params, DType params_dtype, int64_t n,
                      int threads = 1);

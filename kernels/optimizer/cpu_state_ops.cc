@@ -18,8 +18,8 @@ absl::Status CheckSize(const char* op, int64_t n) {
 }
 
 absl::Status CheckParams(const char* op, DType dtype) {
-  if (dtype == DType::kBF16 || dtype == DType::kF32) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(op, ": parameters are bf16 or f32, not ", Name(dtype)));
+  if (dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(op, ": parameters are bf16, f16 or f32, not ", Name(dtype)));
 }
 
 class CpuStateOps final : public StateOps {

@@ -10,8 +10,8 @@
 namespace strata {
 
 // `threads` >= 1: the OpenMP team of each call; bits do not depend on it. The object is stateless and any
-// thread may use it. Errors: kInvalidArgument for n < 0, a step below 1 or a params_dtype that is not kBF16
-// or kF32.
+// thread may use it. Errors: kInvalidArgument for n < 0, a step below 1 or a params_dtype that is not kBF16,
+// kF16 or kF32.
 std::unique_ptr<StateOps> MakeCpuStateOps(int threads);
 
 }  // namespace strata

@@ -1,5 +1,7 @@
 #include "kernels/optimizer/isa.h"
 
+#include "kernels/f16c.h"
+
 namespace strata {
 
 bool Supported(Isa isa) {
@@ -8,7 +10,7 @@ bool Supported(Isa isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
     case Isa::kAvx512:
       return Supported(Isa::kAvx2) && __builtin_cpu_supports("avx512f") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

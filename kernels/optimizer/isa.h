@@ -7,8 +7,8 @@
 
 #if defined(__x86_64__)
 #define STRATA_OPTIMIZER_X86 1
-#define STRATA_TARGET_AVX2 __attribute__((target("avx2,fma")))
-#define STRATA_TARGET_AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define STRATA_TARGET_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define STRATA_TARGET_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")))
 #else
 #define STRATA_OPTIMIZER_X86 0
 #endif
@@ -17,7 +17,7 @@ namespace strata {
 
 enum class Isa : uint8_t {
   kScalar,  // runs anywhere; fused multiply-adds in software where the processor has none
-  kAvx2,    // AVX2 and FMA
+  kAvx2,    // AVX2, FMA and F16C
   kAvx512,  // AVX-512 F, BW, DQ, VL
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "common/random.h"
 #include "kernels/optimizer/accumulate.h"
 #include "kernels/optimizer/cast.h"
@@ -123,27 +124,42 @@ TEST(Accumulate, AddsElementwise) {
   }
 }
 
-TEST(Cast, RoundsEveryBitPatternAsBFloat16DoesIt) {
+template <typename Half>
+void ExpectCastRounds(const std::vector<float>& x, DType dtype, Half (*round)(float)) {
+  const auto n = static_cast<int64_t>(x.size());
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (!Supported(isa)) continue;
+    for (int64_t length : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{31}, n}) {
+      std::vector<Half> low(n + 1, Half{0x1234});
+      CastParamsOnIsa(isa, x.data(), low.data(), dtype, length, 2);
+      for (int64_t i = 0; i < length; ++i) {
+        ASSERT_EQ(low[i].bits, round(x[i]).bits)
+            << Name(dtype) << " on " << Name(isa) << ": " << std::bit_cast<uint32_t>(x[i]);
+      }
+      ASSERT_EQ(low[length].bits, 0x1234);
+    }
+  }
+}
+
+TEST(Cast, RoundsEveryBitPatternAsTheTypesDoIt) {
   constexpr int64_t n = 70001;
   const CounterRandom random(kSeed, 8);
   std::vector<float> x(n);
-  for (int64_t i = 0; i < n; ++i) x[i] = std::bit_cast<float>(static_cast<uint32_t>(random.Bits(i)));
+  for (int64_t i = 0; i < n; ++i) {
+    uint32_t bits = static_cast<uint32_t>(random.Bits(i));
+    // Half of them near the range of fp16, denormals and ties included.
+    if (i % 2 == 0)
+      bits = (bits & 0x87FFF000) | (100 + bits % 48) << 23 | (bits % 3 == 0 ? 0x1000 : bits & 0xFFF);
+    x[i] = std::bit_cast<float>(bits);
+  }
   x[0] = kInf;
   x[1] = kNan;
   x[2] = std::bit_cast<float>(0x7F800001u);  // a NaN that truncation would turn into infinity
   x[3] = std::numeric_limits<float>::max();
   x[4] = std::numeric_limits<float>::denorm_min();
   x[5] = -0.0f;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (!Supported(isa)) continue;
-    for (int64_t length : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{8}, int64_t{31}, n}) {
-      std::vector<BFloat16> low(n + 1, BFloat16{0x1234});
-      CastParamsOnIsa(isa, x.data(), low.data(), DType::kBF16, length, 2);
-      for (int64_t i = 0; i < length; ++i)
-        ASSERT_EQ(low[i].bits, ToBFloat16(x[i]).bits) << Name(isa) << " " << i;
-      ASSERT_EQ(low[length].bits, 0x1234);
-    }
-  }
+  ExpectCastRounds<BFloat16>(x, DType::kBF16, ToBFloat16);
+  ExpectCastRounds<Float16>(x, DType::kF16, ToFloat16);
   std::vector<float> copy(n);
   CastParams(x.data(), copy.data(), DType::kF32, n);
   for (int64_t i = 0; i < n; ++i) ASSERT_EQ(std::bit_cast<uint32_t>(copy[i]), std::bit_cast<uint32_t>(x[i]));

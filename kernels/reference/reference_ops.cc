@@ -9,6 +9,7 @@
 
 #include "common/bfloat16.h"
 #include "common/check.h"
+#include "common/float16.h"
 #include "common/status.h"
 #include "kernels/validate.h"
 
@@ -19,6 +20,10 @@ template <typename Acc>
 Acc Load(const void* data, int64_t i, BFloat16) {
   return ToFloat(static_cast<const BFloat16*>(data)[i]);
 }
+template <typename Acc>
+Acc Load(const void* data, int64_t i, Float16) {
+  return ToFloat(static_cast<const Float16*>(data)[i]);
+}
 template <typename Acc, typename T>
 Acc Load(const void* data, int64_t i, T) {
   return static_cast<const T*>(data)[i];
@@ -27,6 +32,10 @@ Acc Load(const void* data, int64_t i, T) {
 template <typename Acc>
 void StoreAs(void* data, int64_t i, Acc value, BFloat16) {
   static_cast<BFloat16*>(data)[i] = ToBFloat16(value);
+}
+template <typename Acc>
+void StoreAs(void* data, int64_t i, Acc value, Float16) {
+  static_cast<Float16*>(data)[i] = ToFloat16(value);
 }
 template <typename Acc, typename T>
 void StoreAs(void* data, int64_t i, Acc value, T) {
@@ -40,7 +49,8 @@ class ReferenceOps final : public Ops {
 
   DType compute_dtype() const override {
     if (std::is_same_v<T, double>) return DType::kF64;
-    return std::is_same_v<T, float> ? DType::kF32 : DType::kBF16;
+    if (std::is_same_v<T, float>) return DType::kF32;
+    return std::is_same_v<T, Float16> ? DType::kF16 : DType::kBF16;
   }
   DType acc_dtype() const override { return std::is_same_v<Acc, double> ? DType::kF64 : DType::kF32; }
 
@@ -404,10 +414,12 @@ std::unique_ptr<Ops> MakeReferenceOps(DType compute) {
       return std::make_unique<ReferenceOps<float>>();
     case DType::kBF16:
       return std::make_unique<ReferenceOps<BFloat16>>();
+    case DType::kF16:
+      return std::make_unique<ReferenceOps<Float16>>();
     case DType::kI32:
       break;
   }
-  STRATA_CHECK(false && "compute type of the reference is f64, f32 or bf16");
+  STRATA_CHECK(false && "compute type of the reference is f64, f32, bf16 or f16");
   return nullptr;
 }
 

@@ -18,7 +18,9 @@
 #include "absl/strings/strip.h"
 #include "common/bfloat16.h"
 #include "common/fd.h"
+#include "common/float16.h"
 #include "common/status.h"
+#include "kernels/dtype.h"
 #include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/checkpoint/manifest.h"
 #include "offload/checkpoint/strict_json.h"
@@ -244,6 +246,28 @@ absl::Status WriteTextFile(FileOps& ops, const std::string& path, absl::string_v
   return ops.Close(std::move(fd), path);
 }
 
+template <typename Half>
+absl::string_view Rounded(const std::vector<float>& values, Half (*round)(float), std::vector<Half>& out) {
+  out.resize(values.size());
+  std::transform(values.begin(), values.end(), out.begin(), round);
+  return {reinterpret_cast<const char*>(out.data()), out.size() * sizeof(Half)};
+}
+
+StoredType TrainedIn(const Manifest& manifest) {
+  const json extra = json::parse(manifest.state.extra_json, nullptr, false);
+  const std::string precision =
+      extra.is_object() && extra.contains("precision") && extra["precision"].is_string()
+          ? extra["precision"].get<std::string>()
+          : "";
+  if (precision == Name(DType::kF32)) return StoredType::kF32;
+  return precision == Name(DType::kF16) ? StoredType::kF16 : StoredType::kBF16;
+}
+
+const char* TorchName(StoredType type) {
+  if (type == StoredType::kF32) return "float32";
+  return type == StoredType::kF16 ? "float16" : "bfloat16";
+}
+
 absl::Status WriteWeights(FileOps& ops, CheckpointReader& reader, const std::string& path, StoredType type) {
   const std::vector<CheckpointReader::Tensor> tensors = reader.Tensors(StateClass::kMaster);
   std::vector<SafetensorsDeclaration> declarations;
@@ -252,16 +276,17 @@ absl::Status WriteWeights(FileOps& ops, CheckpointReader& reader, const std::str
       const auto writer,
       SafetensorsWriter::Create(ops, path, declarations, {{"format", "pt"}}, kCheckpointBlockBytes));
   std::vector<float> values;
-  std::vector<BFloat16> halves;
+  std::vector<BFloat16> bfloats;
+  std::vector<Float16> halves;
   for (size_t i = 0; i < tensors.size(); ++i) {
     for (int64_t at = 0; at < tensors[i].elements; at += kPieceElements) {
       values.resize(static_cast<size_t>(std::min(kPieceElements, tensors[i].elements - at)));
       STRATA_RETURN_IF_ERROR(reader.ReadRange(StateClass::kMaster, tensors[i].name, at, values));
       absl::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
       if (type == StoredType::kBF16) {
-        halves.resize(values.size());
-        std::transform(values.begin(), values.end(), halves.begin(), ToBFloat16);
-        bytes = {reinterpret_cast<const char*>(halves.data()), halves.size() * sizeof(BFloat16)};
+        bytes = Rounded(values, ToBFloat16, bfloats);
+      } else if (type == StoredType::kF16) {
+        bytes = Rounded(values, ToFloat16, halves);
       }
       STRATA_RETURN_IF_ERROR(writer->Append(i, at, bytes));
     }
@@ -271,8 +296,9 @@ absl::Status WriteWeights(FileOps& ops, CheckpointReader& reader, const std::str
 
 absl::Status WriteFolder(FileOps& ops, CheckpointReader& reader, const ModelConfig& config,
                          const std::string& folder, const ExportOptions& options) {
+  const StoredType weights = options.weights.value_or(TrainedIn(reader.manifest()));
   STRATA_RETURN_IF_ERROR(ops.MakeDirectory(folder));
-  STRATA_ASSIGN_OR_RETURN(const std::string config_json, HuggingFaceConfig(config, options.weights));
+  STRATA_ASSIGN_OR_RETURN(const std::string config_json, HuggingFaceConfig(config, weights));
   STRATA_RETURN_IF_ERROR(WriteTextFile(ops, folder + "/config.json", config_json));
   // Bytes have no begin or end token, so generation has no default to stop at.
   const json generation = {
@@ -283,7 +309,7 @@ absl::Status WriteFolder(FileOps& ops, CheckpointReader& reader, const ModelConf
     STRATA_RETURN_IF_ERROR(
         WriteTextFile(ops, folder + "/tokenizer_config.json", TokenizerConfigJson(config)));
   }
-  STRATA_RETURN_IF_ERROR(WriteWeights(ops, reader, folder + "/model.safetensors", options.weights));
+  STRATA_RETURN_IF_ERROR(WriteWeights(ops, reader, folder + "/model.safetensors", weights));
   return ops.SyncDirectory(folder);
 }
 
@@ -378,12 +404,9 @@ absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view text) {
 }
 
 absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredType weights) {
-  json root = {{"vocab_size", config.vocab},
-               {"tie_word_embeddings", config.tied_head},
-               {"bos_token_id", nullptr},
-               {"eos_token_id", nullptr},
-               {"torch_dtype", weights == StoredType::kBF16 ? "bfloat16" : "float32"},
-               {"use_cache", true}};
+  json root = {{"vocab_size", config.vocab},        {"tie_word_embeddings", config.tied_head},
+               {"bos_token_id", nullptr},           {"eos_token_id", nullptr},
+               {"torch_dtype", TorchName(weights)}, {"use_cache", true}};
   if (config.architecture == Architecture::kGpt2) {
     if (config.kv_heads != config.heads || config.head_dim * config.heads != config.hidden ||
         config.activation == Activation::kSwiglu) {
@@ -426,8 +449,9 @@ absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredT
 
 absl::Status ExportHuggingFace(FileOps& ops, const std::string& checkpoint_dir, const std::string& out_dir,
                                const ExportOptions& options) {
-  if (options.weights != StoredType::kBF16 && options.weights != StoredType::kF32) {
-    return absl::InvalidArgumentError("weights are exported as BF16 or F32");
+  if (options.weights && options.weights != StoredType::kBF16 && options.weights != StoredType::kF16 &&
+      options.weights != StoredType::kF32) {
+    return absl::InvalidArgumentError("weights are exported as BF16, F16 or F32");
   }
   std::string out = std::filesystem::path(out_dir).lexically_normal().string();
   while (out.size() > 1 && out.back() == '/') out.pop_back();

@@ -5,6 +5,7 @@
 #define OFFLOAD_CHECKPOINT_EXPORT_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,8 +31,10 @@ absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view json);
 absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredType weights);
 
 struct ExportOptions {
-  StoredType weights = StoredType::kBF16;  // or kF32
-  bool bytes_tokenizer = true;             // Write tokenizer.json for the tokenizer "bytes" (vocab >= 256).
+  // kBF16, kF16 or kF32. Absent: what the training computed in ("precision" of TrainingState::extra_json), or
+  // kBF16.
+  std::optional<StoredType> weights;
+  bool bytes_tokenizer = true;  // Write tokenizer.json for the tokenizer "bytes" (vocab >= 256).
 };
 
 // Writes the master weights of the checkpoint at `checkpoint_dir` (its model_json must be

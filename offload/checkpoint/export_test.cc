@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/fd.h"
+#include "common/float16.h"
 #include "common/random.h"
 #include "offload/checkpoint/checkpoint_writer.h"
 #include "offload/checkpoint/strict_json.h"
@@ -109,11 +110,14 @@ class ExportTest : public ::testing::Test {
     ASSERT_TRUE(RemoveTree(folder_).ok() && MakeDirectories(folder_).ok());
   }
 
-  std::string Checkpoint(const ModelConfig& config) {
+  std::string Checkpoint(const ModelConfig& config, const std::string& extra_json = "{}") {
     const std::vector<CheckpointTensor> tensors = Tensors(config);
-    auto writer = CheckpointWriter::Create(
-        FileOps::Real(), folder_ + "/checkpoints",
-        {.job_uid = "job", .step = 7, .model_json = ModelConfigToJson(config)}, tensors);
+    auto writer = CheckpointWriter::Create(FileOps::Real(), folder_ + "/checkpoints",
+                                           {.job_uid = "job",
+                                            .step = 7,
+                                            .model_json = ModelConfigToJson(config),
+                                            .state = {.extra_json = extra_json}},
+                                           tensors);
     EXPECT_TRUE(writer.ok()) << writer.status();
     for (size_t i = 0; i < tensors.size(); ++i) {
       for (const StateClass state : kStateClasses) {
@@ -217,7 +221,7 @@ TEST(HuggingFaceConfigTest, RefusesWhatWouldChangeTheNumbers) {
 
 TEST_F(ExportTest, TheFolderHoldsTheWeightsAndReadsBack) {
   for (const ModelConfig& config : {Llama(), Gpt2()}) {
-    for (const StoredType type : {StoredType::kF32, StoredType::kBF16}) {
+    for (const StoredType type : {StoredType::kF32, StoredType::kBF16, StoredType::kF16}) {
       SetUp();
       const std::string out = folder_ + "/deeper/out/";
       const absl::Status status =
@@ -236,6 +240,9 @@ TEST_F(ExportTest, TheFolderHoldsTheWeightsAndReadsBack) {
         if (type == StoredType::kBF16) {
           for (float& value : expected) value = ToFloat(ToBFloat16(value));
         }
+        if (type == StoredType::kF16) {
+          for (float& value : expected) value = ToFloat(ToFloat16(value));
+        }
         EXPECT_EQ(std::memcmp(values.data(), expected.data(), 4 * values.size()), 0) << tensors[i].name;
       }
       EXPECT_TRUE(model->Unused(names).empty());
@@ -246,6 +253,19 @@ TEST_F(ExportTest, TheFolderHoldsTheWeightsAndReadsBack) {
       }
       EXPECT_FALSE(std::filesystem::exists(folder_ + "/deeper/out.strata-export-tmp"));
     }
+  }
+}
+
+TEST_F(ExportTest, WeightsHaveTheTypeOfTheTraining) {
+  for (const auto& [extra, torch] : {std::pair{R"({"precision":"f16"})", "float16"},
+                                     {R"({"precision":"f32"})", "float32"},
+                                     {R"({"precision":"bf16"})", "bfloat16"},
+                                     {"{}", "bfloat16"}}) {
+    SetUp();
+    ASSERT_TRUE(ExportHuggingFace(FileOps::Real(), Checkpoint(Llama(), extra), folder_ + "/out").ok());
+    const auto config = ParseStrictJson(*ReadFile(folder_ + "/out/config.json", 1 << 20));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ((*config)["torch_dtype"], torch) << extra;
   }
 }
 

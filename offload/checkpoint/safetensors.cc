@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -16,6 +15,7 @@
 #include "common/bfloat16.h"
 #include "common/checked.h"
 #include "common/crc32c.h"
+#include "common/float16.h"
 #include "common/status.h"
 #include "offload/checkpoint/strict_json.h"
 
@@ -50,19 +50,6 @@ constexpr TypeRow kTypes[] = {
     {StoredType::kU32, "U32", 4},   {StoredType::kU16, "U16", 2}, {StoredType::kU8, "U8", 1},
     {StoredType::kBool, "BOOL", 1},
 };
-
-// IEEE binary16 to binary32, exact.
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = uint32_t{half} >> 15 << 31;
-  const uint32_t exponent = half >> 10 & 0x1F;
-  const uint32_t mantissa = half & 0x3FF;
-  if (exponent == 0) {  // Zero or subnormal: mantissa * 2^-24.
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
-  }
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-}
 
 template <typename T>
 T Load(const char* bytes) {
@@ -286,7 +273,7 @@ absl::Status ConvertToFloats(StoredType dtype, const char* bytes, std::span<floa
       for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(Load<double>(bytes + 8 * i));
       return absl::OkStatus();
     case StoredType::kF16:
-      for (size_t i = 0; i < out.size(); ++i) out[i] = HalfToFloat(Load<uint16_t>(bytes + 2 * i));
+      for (size_t i = 0; i < out.size(); ++i) out[i] = ToFloat(Float16{Load<uint16_t>(bytes + 2 * i)});
       return absl::OkStatus();
     case StoredType::kBF16:
       for (size_t i = 0; i < out.size(); ++i) out[i] = ToFloat(BFloat16{Load<uint16_t>(bytes + 2 * i)});

@@ -24,7 +24,7 @@ struct BlockArgs {
   void* grad = nullptr;              // Backward: in d(output), out d(input), in place; Loss: out d(input)
   Workspace workspace;
   double* loss = nullptr;     // double[2]: += {sum of token losses, unmasked tokens}
-  double gradient_scale = 1;  // Loss: 1 / tokens of the whole optimizer step
+  double gradient_scale = 1;  // Loss: loss scale / tokens of the whole optimizer step
 };
 
 class BlockCompute {

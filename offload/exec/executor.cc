@@ -50,6 +50,9 @@ absl::Status Executor::Prepare() {
   if (plan_.arena_bytes[static_cast<int>(Tier::kNvme)] > 0 && resources_.store == nullptr) {
     return absl::InternalError("the plan has states on NVMe but there is no store");
   }
+  if (plan_.kind == PlanKind::kTrain && plan_.compute_dtype == DType::kF16 && !options_.loss_scale) {
+    return absl::InternalError("a training plan in fp16 needs a rule for the loss scale");
+  }
   for (int32_t op = 0; op < static_cast<int32_t>(plan_.ops.size()); ++op) {
     lanes_[plan_.ops[op].lane].ops.push_back(op);
   }
@@ -129,6 +132,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   first_step_ = first;
   applied_ = counters.applied_steps;
   pending_scale_ = counters.pending_scale;
+  loss_scale_ = counters.loss_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
   for (StepState& step : states_) step = StepState();
 
@@ -144,6 +148,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
     counters.iterations = committed_;
     counters.applied_steps = applied_;
     counters.pending_scale = pending_scale_;
+    counters.loss_scale = loss_scale_;
   }
   return failure_;
 }
@@ -279,6 +284,7 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   }
   result.loss = static_cast<float>(result.tokens > 0 ? result.loss_sum / result.tokens : 0);
   result.grad_norm = done.grad_norm;
+  result.loss_scale = done.loss_scale;
   result.lr = source.Hyper(result.applied_steps - (updated ? 1 : 0), 0).lr;
   const int64_t now = resources_.clock->MonotonicNanos();
   result.wall_nanos = now - std::exchange(last_commit_nanos_, now);

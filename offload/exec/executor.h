@@ -27,6 +27,7 @@
 #include "offload/device/device.h"
 #include "offload/exec/block_compute.h"
 #include "offload/exec/cause.h"
+#include "offload/exec/loss_scale.h"
 #include "offload/exec/step_source.h"
 #include "offload/exec/trace.h"
 #include "offload/io/io_engine.h"
@@ -52,14 +53,17 @@ struct ExecutorResources {
 struct TrainerCounters {
   int64_t iterations = 0;     // steps done, skipped ones included: the data cursor and the NVMe generation
   int64_t applied_steps = 0;  // updates applied
-  // Mode delayed: the factor (clipping) of the gradient that the next step applies; absent when there is
-  // none.
+  // Mode delayed: the factor (clipping, loss scale) of the gradient that the next step applies; absent when
+  // there is none.
   std::optional<float> pending_scale;
+  LossScale loss_scale;  // of the next step; stays as it is without a rule
 };
 
 struct ExecutorOptions {
   double clip_norm = 0;          // plan.clip: the norm to clip to
   size_t trace_capacity = 4096;  // spans kept per lane
+  // Needed for training in fp16: the loss gradient is scaled.
+  std::optional<LossScaleRule> loss_scale;
 };
 
 class Executor {
@@ -99,7 +103,9 @@ class Executor {
     std::vector<int64_t> first_bad;
     std::vector<LaneStats> lanes;
     double grad_norm = 0;
-    float grad_scale = 1;
+    double loss_scale = 1;
+    float assumed_scale = 1;  // of gradients in an UPDATE before CLIP: no clipping
+    float grad_scale = 1;     // and in one after it
     bool skip = false;
     bool redo = false;  // what operations before CLIP assumed was wrong
     std::string bad_tensor;
@@ -121,6 +127,7 @@ class Executor {
   absl::Status RunTransfer(LaneState& lane, const Op& op);
   absl::Status RunIo(LaneState& lane, const Op& op, int64_t step);
   absl::Status RunCompute(LaneState& lane, const Op& op, int64_t step, StepSource& source);
+  absl::Status RunLoss(LaneState& lane, const Op& op, int64_t step, StepSource& source, BlockArgs& args);
   absl::Status RunNorm(LaneState& lane, const Op& op, int64_t step);
   absl::Status RunClip(const Op& op, int64_t step, StepSource& source);
   absl::Status RunUpdate(LaneState& lane, const Op& op, int64_t step, StepSource& source);
@@ -169,6 +176,8 @@ class Executor {
   // Updates applied by committed steps. COMMIT writes it, and every UPDATE of the next step waits for that.
   int64_t applied_ = 0;
   std::optional<float> pending_scale_;  // mode delayed; as applied_
+  // Of the next step. CLIP writes it and LOSS of the next step waits for that.
+  LossScale loss_scale_;
 
   Mutex mu_;
   CondVar window_;  // a lane finished a step, or the run is over

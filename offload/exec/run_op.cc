@@ -166,10 +166,21 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
     case OpKind::kBackward:
       return resources_.compute->Backward(lane.stream, args);
     default:
-      args.loss = state(step).loss[op.micro_batch].data();
-      args.gradient_scale = source.GradientScale(step);
-      return resources_.compute->Loss(lane.stream, args);
+      return RunLoss(lane, op, step, source, args);
   }
+}
+
+absl::Status Executor::RunLoss(LaneState& lane, const Op& op, int64_t step, StepSource& source,
+                               BlockArgs& args) {
+  StepState& now = state(step);
+  args.loss = now.loss[op.micro_batch].data();
+  args.gradient_scale = source.GradientScale(step);
+  if (options_.loss_scale) {
+    now.loss_scale = loss_scale_.scale;
+    now.assumed_scale = static_cast<float>(1 / now.loss_scale);
+    args.gradient_scale *= now.loss_scale;
+  }
+  return resources_.compute->Loss(lane.stream, args);
 }
 
 absl::Status Executor::RunNorm(LaneState& lane, const Op& op, int64_t step) {
@@ -194,18 +205,20 @@ absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
     units.push_back(
         PairwiseSum(sums.subspan(first_norm_range_[u], first_norm_range_[u + 1] - first_norm_range_[u])));
   }
-  now.grad_norm = std::sqrt(PairwiseSum(units));
+  now.grad_norm = std::sqrt(PairwiseSum(units)) / now.loss_scale;
   for (size_t i = 0; i < norm_ranges_.size() && !now.skip; ++i) {
     if (now.first_bad[i] < 0) continue;
     const NormRange& range = norm_ranges_[i];
     now.skip = true;
     now.bad_tensor = TensorAt(resources_.layout->units[range.unit], range.begin + now.first_bad[i]);
   }
+  if (options_.loss_scale) loss_scale_ = AfterStep(loss_scale_, *options_.loss_scale, !now.skip);
+  now.grad_scale = now.assumed_scale;
   if (plan_.clip && !now.skip) {
     const double coefficient = options_.clip_norm / (now.grad_norm + 1e-6);
-    now.grad_scale = coefficient < 1 ? static_cast<float>(coefficient) : 1.0f;
+    now.grad_scale = static_cast<float>(std::min(coefficient, 1.0) / now.loss_scale);
   }
-  now.redo = speculates_ && (now.skip || now.grad_scale != 1.0f);
+  now.redo = speculates_ && (now.skip || now.grad_scale != now.assumed_scale);
   return absl::OkStatus();
 }
 
@@ -219,7 +232,7 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
   const float* gradient = reinterpret_cast<const float*>(Pointer(op.operands[1]));
   std::byte* params = Pointer(op.operands[2]);
   StateOps& math = StateOpsOf(lane);
-  std::optional<float> scale = 1.0f;
+  std::optional<float> scale = now.assumed_scale;
   if (op.operands[1].content.kind == ContentKind::kPending) {
     scale = pending_scale_;
   } else if (op.speculation != Speculation::kAssumed) {

@@ -34,7 +34,8 @@ struct StepResult {
   float loss = 0;        // loss_sum / tokens
   double grad_norm = 0;  // before clipping; of the mean loss
   double lr = 0;         // of group 0
-  bool skipped = false;  // a gradient was not finite: nothing changed
+  double loss_scale = 1;  // of this step
+  bool skipped = false;   // a gradient was not finite: nothing changed but the loss scale
   // Updates that ran before the norm was known were thrown away and done again.
   bool redone = false;
   std::string bad_tensor;                              // skipped: the first tensor with a non-finite gradient
@@ -51,7 +52,8 @@ class StepSource {
   // Tokens and targets [micro_batch * seq] each of micro-batch `micro_batch` of step `step`.
   virtual absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
                                  std::span<int32_t> targets) = 0;
-  // 1 / unmasked tokens of the whole step: what makes the loss a mean over tokens, not over micro-batches.
+  // 1 / unmasked tokens of the whole step (without any loss scale): what makes the loss a mean over tokens,
+  // not over micro-batches.
   virtual double GradientScale(int64_t step) = 0;
   // Pure: hyper-parameters, for the tensors of `group` (TensorInfo::group), of the update that makes
   // `applied` updates `applied + 1`.

@@ -554,7 +554,11 @@ class Builder {
     if (train_) {
       Order(clip_, commit_, 1);  // CLIP decides what the step before has already published.
       for (const int32_t op : norms_) Order(clip_, op);
-      for (const int32_t op : losses_) Order(clip_, op);
+      for (const int32_t op : losses_) {
+        Order(clip_, op);
+        // The loss scale of a step is decided by the gradients of the step before.
+        if (plan_.compute_dtype == DType::kF16) Order(op, clip_, 1);
+      }
       // The leaves of the norm are written by NORM and read by CLIP but stand in no slot.
       for (const int32_t op : norms_) Order(op, clip_, 1);
       for (const int32_t op : updates_) {

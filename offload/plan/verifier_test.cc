@@ -27,7 +27,9 @@ constexpr RedoSteps kRedoSteps[] = {RedoSteps::kNone, RedoSteps::kAll, RedoSteps
 
 // Sound plans of many kinds, with one chunk size.
 std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
-  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
+  // fp16 has the sizes of bf16, and one rule of order more.
+  const ModelLayout bf16 = MakeTestLayout(TestShape{.layers = 4, .tied = true});
+  const ModelLayout f16 = MakeTestLayout(TestShape{.layers = 4, .tied = true, .compute = DType::kF16});
   std::vector<StepPlan> plans;
   int n = 0;
   for (const Mode mode : {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap, Mode::kSpeculative}) {
@@ -39,6 +41,7 @@ std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
              std::tuple{Tier::kNvme, Tier::kHost, Tier::kNvme},
              std::tuple{Tier::kNvme, Tier::kDevice, Tier::kHost},
          }) {
+      const ModelLayout& layout = n % 2 == 0 ? bf16 : f16;
       PlanChoice choice = UniformChoice(layout, params, gradients, record,
                                         n % 2 == 0 ? Tier::kHost : Tier::kDevice, n % 3 == 0);
       choice.mode = mode;
@@ -288,6 +291,32 @@ TEST(VerifierTest, EveryDependencyIsNeeded) {
             << DescribeOp(plan, static_cast<int32_t>(i)) << " without waiting for "
             << DescribeOp(plan, plan.ops[i].dependencies[d].op);
       }
+    }
+  }
+}
+
+// In mode delayed nothing else holds LOSS back; in the others it waits for parameters that are updated after
+// CLIP.
+TEST(VerifierTest, InFp16LossWaitsForTheClipThatDecidesItsScale) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const ModelLayout layout = MakeTestLayout(TestShape{.compute = dtype});
+    PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+    choice.mode = Mode::kDelayed;
+    choice.micro_batches = 2;
+    StepPlan plan = Build(layout, choice);
+    ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+    int dropped = 0;
+    for (Op& op : plan.ops) {
+      if (op.kind != OpKind::kLoss) continue;
+      dropped += static_cast<int>(std::erase_if(op.dependencies, [&](const Dependency& dependency) {
+        return plan.ops[dependency.op].kind == OpKind::kClip;
+      }));
+    }
+    const absl::Status status = VerifyPlan(plan);
+    EXPECT_EQ(dropped, dtype == DType::kF16 ? 1 : 0);
+    EXPECT_EQ(status.ok(), dtype != DType::kF16) << status;
+    if (dtype == DType::kF16) {
+      EXPECT_NE(status.message().find("loss scale"), std::string::npos) << status;
     }
   }
 }

@@ -254,6 +254,10 @@ class RunCheck {
         break;
       case OpKind::kLoss:
         losses_.push_back(number());
+        if (plan_.kind == PlanKind::kTrain && plan_.compute_dtype == DType::kF16 && step_ > 0 &&
+            !Before(clip_, number()))
+          return Wrong(DescribeOp(plan_, at_),
+                       " does not wait for CLIP of the step before, which decides the loss scale");
         break;
       case OpKind::kClip:
         clip_ = number();

@@ -59,6 +59,17 @@ std::optional<Recompute> RecomputeOf(v1::Recompute recompute) {
   }
 }
 
+DType DTypeOf(v1::Precision precision) {
+  switch (precision) {
+    case v1::PRECISION_FP32:
+      return DType::kF32;
+    case v1::PRECISION_FP16:
+      return DType::kF16;
+    default:
+      return DType::kBF16;
+  }
+}
+
 v1::Mode ToProto(Mode mode) {
   switch (mode) {
     case Mode::kSync:
@@ -111,9 +122,9 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
 
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
   STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(spec));
-  const DType dtype = spec.training().precision() == v1::PRECISION_FP32 ? DType::kF32 : DType::kBF16;
-  STRATA_ASSIGN_OR_RETURN(ModelLayout layout, BuildModelLayout(config, dtype, spec.training().micro_batch(),
-                                                               spec.data().seq_len()));
+  STRATA_ASSIGN_OR_RETURN(ModelLayout layout,
+                          BuildModelLayout(config, DTypeOf(spec.training().precision()),
+                                           spec.training().micro_batch(), spec.data().seq_len()));
   STRATA_RETURN_IF_ERROR(AssignGroups(spec.training(), layout));
   return layout;
 }

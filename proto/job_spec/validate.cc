@@ -36,6 +36,7 @@ constexpr int kNameMax = 50;
 constexpr size_t kStringMax = 4096;
 constexpr int kPathsMax = 4096;
 constexpr int kPatternsMax = 256;  // parameter groups; patterns of freeze
+constexpr double kLossScaleMax = 0x1p40;
 
 // Collects violations and offers the checks that many fields share. Every check returns whether it held, so
 // that a rule over two fields is only judged when each alone is sane.
@@ -173,6 +174,13 @@ void ApplyTrainingDefaults(v1::TrainingSpec& training) {
   if (!optimizer.has_weight_decay()) optimizer.set_weight_decay(0.1);
   if (training.schedule().name().empty()) training.mutable_schedule()->set_name("constant");
   if (training.precision() == v1::PRECISION_UNSPECIFIED) training.set_precision(v1::PRECISION_BF16);
+  if (training.precision() == v1::PRECISION_FP16) {
+    v1::LossScaleSpec& scale = *training.mutable_loss_scale();
+    if (scale.initial() == 0) scale.set_initial(65536);
+    if (scale.growth_interval() == 0) scale.set_growth_interval(2000);
+    if (scale.min() == 0) scale.set_min(std::min(1.0, scale.initial()));
+    if (scale.max() == 0) scale.set_max(std::max(0x1p24, scale.initial()));
+  }
   if (training.max_skipped_steps() == 0) training.set_max_skipped_steps(20);
   if (training.compute_threads() == 0) training.set_compute_threads(2);
 }
@@ -324,6 +332,34 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
   CheckGroups(optimizer, check);
 }
 
+void CheckLossScale(const v1::TrainingSpec& training, Checker& check) {
+  const std::string at = "training.loss_scale";
+  if (training.precision() != v1::PRECISION_FP16) {
+    check.Require(
+        !training.has_loss_scale(), at,
+        "is for training.precision: fp16 only: fp32 and bf16 have the range of float; leave it out");
+    return;
+  }
+  const v1::LossScaleSpec& scale = training.loss_scale();
+  const auto power = [&](const char* name, double value) {
+    int exponent = 0;
+    return check.Real(
+        absl::StrCat(at, ".", name), value,
+        value >= 1 / kLossScaleMax && value <= kLossScaleMax && std::frexp(value, &exponent) == 0.5,
+        "must be a power of two from 2^-40 to 2^40, such as 65536, so that scaling is exact");
+  };
+  const bool initial = power("initial", scale.initial());
+  if (power("min", scale.min()) && initial) {
+    check.Require(scale.min() <= scale.initial(), at + ".min",
+                  absl::StrCat("is ", scale.min(), ", above loss_scale.initial = ", scale.initial()));
+  }
+  if (power("max", scale.max()) && initial) {
+    check.Require(scale.max() >= scale.initial(), at + ".max",
+                  absl::StrCat("is ", scale.max(), ", below loss_scale.initial = ", scale.initial()));
+  }
+  check.Range(at + ".growth_interval", scale.growth_interval(), 1, 1'000'000'000);
+}
+
 void CheckFreeze(const v1::TrainingSpec& training, Checker& check) {
   const std::string at = "training.freeze";
   check.Require(training.freeze_size() <= kPatternsMax, at,
@@ -380,6 +416,7 @@ void CheckTraining(const v1::JobSpec& spec, Checker& check) {
       absl::StrCat("is ", training.eval_every_steps(), ": must be at least 0; 0 means only at the end"));
   check.Range("training.compute_threads", training.compute_threads(), 1, 256);
   check.Range("training.max_skipped_steps", training.max_skipped_steps(), 1, 1'000'000);
+  CheckLossScale(training, check);
   CheckFreeze(training, check);
 }
 

@@ -65,6 +65,24 @@ TEST(ApplyDefaultsTest, WritesTheDocumentedDefaults) {
   EXPECT_EQ(again.SerializeAsString(), spec.SerializeAsString());
 }
 
+TEST(ApplyDefaultsTest, OnlyFp16HasALossScale) {
+  v1::JobSpec spec = GoodSpec();
+  ApplyDefaults(spec);
+  EXPECT_FALSE(spec.training().has_loss_scale());
+  spec.mutable_training()->set_precision(v1::PRECISION_FP16);
+  ApplyDefaults(spec);
+  EXPECT_EQ(spec.training().loss_scale().initial(), 65536);
+  EXPECT_EQ(spec.training().loss_scale().growth_interval(), 2000);
+  EXPECT_EQ(spec.training().loss_scale().min(), 1);
+  EXPECT_EQ(spec.training().loss_scale().max(), 16777216);
+  EXPECT_TRUE(Validate(spec).empty()) << FormatViolations("", Validate(spec));
+  spec.mutable_training()->mutable_loss_scale()->Clear();
+  spec.mutable_training()->mutable_loss_scale()->set_initial(0.25);
+  ApplyDefaults(spec);
+  EXPECT_EQ(spec.training().loss_scale().min(), 0.25);
+  EXPECT_TRUE(Validate(spec).empty()) << FormatViolations("", Validate(spec));
+}
+
 TEST(ApplyDefaultsTest, Gpt2HasItsOwnDefaults) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_model()->mutable_config()->set_architecture(v1::ARCHITECTURE_GPT2);
@@ -138,6 +156,10 @@ struct BadCase {
 v1::ModelConfig& Config(v1::JobSpec& spec) { return *spec.mutable_model()->mutable_config(); }
 v1::TrainingSpec& Training(v1::JobSpec& spec) { return *spec.mutable_training(); }
 v1::MemorySpec& Memory(v1::JobSpec& spec) { return *spec.mutable_memory(); }
+v1::LossScaleSpec& LossScale(v1::JobSpec& spec) {
+  Training(spec).set_precision(v1::PRECISION_FP16);
+  return *Training(spec).mutable_loss_scale();
+}
 v1::ParameterGroup* AddGroup(v1::JobSpec& spec) {
   v1::ParameterGroup* group = Training(spec).mutable_optimizer()->add_groups();
   group->set_match("*");
@@ -259,6 +281,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"GroupNan", [](Spec& s) { AddGroup(s)->set_weight_decay(kNan); },
                 "training.optimizer.groups[0].weight_decay", "finite"},
         BadCase{"Freeze", [](Spec& s) { Training(s).add_freeze(""); }, "training.freeze[0]", "pattern"},
+        BadCase{"LossScaleBf16", [](Spec& s) { Training(s).mutable_loss_scale()->set_initial(2); },
+                "training.loss_scale", "fp16 only"},
+        BadCase{"LossScalePower", [](Spec& s) { LossScale(s).set_initial(1000); }, "training.loss_scale.initial",
+                "power of two"},
+        BadCase{"LossScaleMin", [](Spec& s) { LossScale(s).set_min(131072); }, "training.loss_scale.min", "above"},
+        BadCase{"LossScaleMax", [](Spec& s) { LossScale(s).set_max(1024); }, "training.loss_scale.max", "below"},
+        BadCase{"LossScaleHuge", [](Spec& s) { LossScale(s).set_max(0x1p50); }, "training.loss_scale.max",
+                "power of two"},
+        BadCase{"LossScaleGrowth", [](Spec& s) { LossScale(s).set_growth_interval(-1); },
+                "training.loss_scale.growth_interval", "from 1"},
         BadCase{"MaxSkipped", [](Spec& s) { Training(s).set_max_skipped_steps(-1); }, "training.max_skipped_steps",
                 "from 1"},
         BadCase{"Schedule", [](Spec& s) { Training(s).mutable_schedule()->set_name("step"); },

@@ -1,5 +1,5 @@
-// The CPU kernels in fp32 and bf16 against float64, a whole step of each kind of model: a gradient may be at
-// most twice as far from the truth as that of a plain evaluation in the same types.
+// The CPU kernels in fp32, bf16 and fp16 against float64, a whole step of each kind of model: a gradient may
+// be at most twice as far from the truth as that of a plain evaluation in the same types.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,8 +42,9 @@ std::vector<double> Errors(const TestStep& step, const TestStep& truth) {
 
 double RunStep(TestStep& step, const Batch& batch) {
   double loss[2];
-  const absl::Status status =
-      step.Run(batch.tokens, batch.targets, 1.0 / static_cast<double>(batch.tokens.size()), true, loss);
+  // As with a loss scale: in fp16 the gradient of a mean loss would be denormal numbers.
+  const double scale = 1024.0 / static_cast<double>(batch.tokens.size());
+  const absl::Status status = step.Run(batch.tokens, batch.targets, scale, true, loss);
   EXPECT_TRUE(status.ok()) << status;
   return loss[0] / loss[1];
 }
@@ -95,7 +96,8 @@ TEST_P(Precision, GradientsAreAsCloseToTheTruthAsThePlainEvaluation) {
     const double truth = RunStep(exact, batch);
     const double plain_loss = RunStep(plain, batch);
     const double cpu_loss = RunStep(cpu, batch);
-    const double floor = dtype == DType::kBF16 ? 4e-3 : 1e-6;  // about one rounding of the type
+    // About one rounding of the type.
+    const double floor = dtype == DType::kBF16 ? 4e-3 : dtype == DType::kF16 ? 5e-4 : 1e-6;
     EXPECT_NEAR(cpu_loss, truth, 2 * std::fabs(plain_loss - truth) + floor * truth);
 
     const std::vector<double> plain_errors = Errors(plain, exact), cpu_errors = Errors(cpu, exact);
@@ -105,12 +107,14 @@ TEST_P(Precision, GradientsAreAsCloseToTheTruthAsThePlainEvaluation) {
     std::printf("%s: largest relative gradient error %.3g, plain evaluation %.3g\n", Name(dtype),
                 *std::max_element(cpu_errors.begin(), cpu_errors.end()),
                 *std::max_element(plain_errors.begin(), plain_errors.end()));
-    EXPECT_LT(*std::max_element(cpu_errors.begin(), cpu_errors.end()), dtype == DType::kBF16 ? 0.05 : 1e-4);
+    EXPECT_LT(*std::max_element(cpu_errors.begin(), cpu_errors.end()), dtype == DType::kBF16  ? 0.05
+                                                                       : dtype == DType::kF16 ? 0.01
+                                                                                              : 1e-4);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Precision,
-                         testing::Combine(testing::Values(DType::kF32, DType::kBF16),
+                         testing::Combine(testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                                           testing::Values(Architecture::kGpt2, Architecture::kLlama)),
                          [](const auto& info) {
                            return std::string(Name(std::get<0>(info.param))) +

@@ -8,6 +8,7 @@
 #include "common/bfloat16.h"
 #include "common/check.h"
 #include "common/crc32c.h"
+#include "common/float16.h"
 #include "common/random.h"
 #include "common/status.h"
 #include "worker/model/model.h"
@@ -49,6 +50,8 @@ double GetValue(const void* base, DType dtype, int64_t index) {
       return static_cast<const float*>(base)[index];
     case DType::kBF16:
       return ToFloat(static_cast<const BFloat16*>(base)[index]);
+    case DType::kF16:
+      return ToFloat(static_cast<const Float16*>(base)[index]);
     case DType::kI32:
       break;
   }
@@ -66,6 +69,9 @@ void SetValue(void* base, DType dtype, int64_t index, double value) {
       return;
     case DType::kBF16:
       static_cast<BFloat16*>(base)[index] = ToBFloat16(static_cast<float>(value));
+      return;
+    case DType::kF16:
+      static_cast<Float16*>(base)[index] = ToFloat16(static_cast<float>(value));
       return;
     case DType::kI32:
       break;

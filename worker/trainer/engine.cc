@@ -14,6 +14,14 @@
 
 namespace strata {
 
+TrainerCounters StartOf(const v1::JobSpec& spec) {
+  TrainerCounters counters;
+  if (spec.training().precision() == v1::PRECISION_FP16) {
+    counters.loss_scale.scale = spec.training().loss_scale().initial();
+  }
+  return counters;
+}
+
 Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
@@ -37,6 +45,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   rank.store.direct =
       options.spec.memory().direct_io() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kRequire;
   rank.train.clip_norm = options.spec.training().grad_clip();
+  if (engine->layout_.compute_dtype == DType::kF16) {
+    const v1::LossScaleSpec& scale = options.spec.training().loss_scale();
+    rank.train.loss_scale = {
+        .growth_interval = scale.growth_interval(), .min = scale.min(), .max = scale.max()};
+  }
   STRATA_ASSIGN_OR_RETURN(engine->rank_, RankEngine::Create(engine->layout_, std::move(planned),
                                                             *engine->model_, *engine->state_ops_, rank));
   return engine;

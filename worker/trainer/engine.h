@@ -28,6 +28,9 @@ struct EngineOptions {
   std::function<std::unique_ptr<BlockCompute>(std::unique_ptr<BlockCompute>)> wrap_model;
 };
 
+// Where the training of a new model starts.
+TrainerCounters StartOf(const v1::JobSpec& spec);
+
 class Engine {
  public:
   // Errors carry a cause (failure.h). Everything the steps need is allocated here; nothing grows later.

@@ -197,6 +197,7 @@ absl::Status Trainer::Prepare() {
                .warmup_steps = training.schedule().warmup_steps(),
                .steps = training.steps()};
   groups_ = GroupSettingsOf(training);
+  counters_ = StartOf(spec);
 
   STRATA_ASSIGN_OR_RETURN(
       engine_,
@@ -265,7 +266,8 @@ absl::Status Trainer::Resume() {
   STRATA_RETURN_IF_ERROR(engine_->LoadCheckpoint(*opened.reader, manifest.step));
   counters_ = {.iterations = manifest.step,
                .applied_steps = manifest.state.optimizer_step,
-               .pending_scale = manifest.state.pending_scale};
+               .pending_scale = manifest.state.pending_scale,
+               .loss_scale = {manifest.state.loss_scale, manifest.state.loss_scale_good_steps}};
   skipped_total_ = manifest.state.skipped_steps;
   skipped_in_a_row_ = extra.value("skipped_in_a_row", int64_t{0});
   last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
@@ -343,6 +345,8 @@ absl::Status Trainer::WriteCheckpoint() {
   description.state.pending_scale = counters_.pending_scale;
   description.state.data_cursor = counters_.iterations * training.global_batch();
   description.state.seed = training.seed();
+  description.state.loss_scale = counters_.loss_scale.scale;
+  description.state.loss_scale_good_steps = counters_.loss_scale.good_steps;
   description.state.skipped_steps = skipped_total_;
   description.state.tokens = counters_.iterations * training.global_batch() * task_.spec().data().seq_len();
   description.state.extra_json = nlohmann::json{{"data_fingerprint", data_->fingerprint()},
@@ -480,6 +484,7 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   values["step_ms"] = seconds * 1e3;
   values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
   values["skipped"] = result.skipped ? 1 : 0;
+  if (task_.spec().training().has_loss_scale()) values["loss_scale"] = result.loss_scale;
   const auto high_water = engine_->HighWaterBytes(result);
   for (int tier = 0; tier < kTierCount; ++tier) {
     values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =

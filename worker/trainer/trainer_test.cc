@@ -8,8 +8,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/fd.h"
 #include "common/thread.h"
@@ -81,6 +83,7 @@ class TrainerTest : public ::testing::Test {
     while (agent.Receive(&message).ok() && !message.has_done()) {
       if (message.has_metrics() && on_row) on_row(message.metrics());
       if (!message.has_commit()) continue;
+      commits_.push_back(message.commit());
       v1::AgentMessage answer;
       answer.mutable_committed()->set_step(message.commit().step());
       answer.mutable_committed()->set_ok(true);
@@ -92,6 +95,7 @@ class TrainerTest : public ::testing::Test {
   }
 
   std::string folder_, text_;
+  std::vector<v1::CommitCheckpointRequest> commits_;
   v1::TrainerTask task_;
   int exit_code_ = -1;
 };
@@ -151,6 +155,45 @@ TEST_F(TrainerTest, ADamagedModelFolderIsInvalidData) {
   EXPECT_FALSE(done.finished());
   EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
   EXPECT_NE(done.failure().message().find("model.safetensors"), std::string::npos);
+}
+
+// The scaler is part of the checkpoint: what is skipped, and when the scale grows, goes on as if nothing had
+// happened.
+TEST_F(TrainerTest, AnFp16RunResumesToTheSameBits) {
+  v1::TrainingSpec& training = *task_.mutable_spec()->mutable_training();
+  training.set_precision(v1::PRECISION_FP16);
+  training.set_steps(12);
+  training.set_report_state_hash(true);
+  training.mutable_loss_scale()->set_initial(0x1p24);
+  training.mutable_loss_scale()->set_growth_interval(3);
+  task_.mutable_spec()->mutable_checkpoint()->set_every_steps(1);
+  task_.mutable_spec()->mutable_checkpoint()->set_keep_last(20);
+  const auto rows = [&] {
+    std::map<int64_t, std::string> all;
+    const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
+      if (row.texts().count("state_hash") == 0) return;  // the evaluation's
+      all[row.step()] = row.texts().at("state_hash") + " " + std::to_string(row.values().at("loss_scale")) +
+                        " " + (row.values().at("skipped") == 1 ? "1" : "0");
+    });
+    EXPECT_TRUE(done.finished()) << done.DebugString();
+    return all;
+  };
+  const std::map<int64_t, std::string> whole = rows();
+  ASSERT_EQ(whole.size(), 12u);
+  EXPECT_EQ(whole.at(1).back(), '1') << "nothing overflows";
+  const std::vector<v1::CommitCheckpointRequest> commits = commits_;
+  ASSERT_EQ(commits.size(), 12u);
+  for (const int64_t step : {2, 9, 10}) {
+    task_.set_job_uid("again-" + std::to_string(step));
+    task_.set_checkpoint_dir(folder_ + "/checkpoints/again-" + std::to_string(step));
+    task_.clear_resume();
+    v1::Checkpoint& from = *task_.add_resume();
+    from.set_path(commits[step - 1].path());
+    from.set_digest(commits[step - 1].digest());
+    const std::map<int64_t, std::string> rest = rows();
+    EXPECT_EQ(rest.size(), static_cast<size_t>(12 - step));
+    for (const auto& [at, row] : rest) EXPECT_EQ(row, whole.at(at)) << "step " << at << " after " << step;
+  }
 }
 
 // Weights that are not finite make every gradient so.

@@ -1,16 +1,39 @@
-// Vector forms of ToBFloat16 (common/bfloat16.h), bit for bit. The hardware conversion (vcvtneps2bf16) is not
-// used: it flushes denormals to zero.
-#ifndef KERNELS_OPTIMIZER_BFLOAT16_PACK_H_
-#define KERNELS_OPTIMIZER_BFLOAT16_PACK_H_
+// Rounding of floats to the 16-bit types, one by one and in vectors, with the same bits.
+#ifndef KERNELS_OPTIMIZER_HALF_PACK_H_
+#define KERNELS_OPTIMIZER_HALF_PACK_H_
 
+#include "common/bfloat16.h"
+#include "common/float16.h"
 #include "kernels/optimizer/isa.h"
 
 #if STRATA_OPTIMIZER_X86
 #include <immintrin.h>
+#endif
 
 namespace strata {
 
-STRATA_TARGET_AVX512 inline __m256i PackBFloat16(__m512 x) {
+// T is BFloat16 or Float16.
+template <typename T>
+T RoundTo(float x);
+template <>
+inline BFloat16 RoundTo<BFloat16>(float x) {
+  return ToBFloat16(x);
+}
+template <>
+inline Float16 RoundTo<Float16>(float x) {
+  return ToFloat16(x);
+}
+
+#if STRATA_OPTIMIZER_X86
+
+template <typename T>
+__m256i PackHalf(__m512 x);
+template <typename T>
+__m128i PackHalf(__m256 x);
+
+// The hardware conversion (vcvtneps2bf16) is not used: it flushes denormals to zero.
+template <>
+STRATA_TARGET_AVX512 inline __m256i PackHalf<BFloat16>(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded =
@@ -20,7 +43,8 @@ STRATA_TARGET_AVX512 inline __m256i PackBFloat16(__m512 x) {
   return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet));
 }
 
-STRATA_TARGET_AVX2 inline __m128i PackBFloat16(__m256 x) {
+template <>
+STRATA_TARGET_AVX2 inline __m128i PackHalf<BFloat16>(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   const __m256i rounded =
@@ -33,7 +57,19 @@ STRATA_TARGET_AVX2 inline __m128i PackBFloat16(__m256 x) {
   return _mm256_castsi256_si128(packed);
 }
 
-}  // namespace strata
+// These keep denormals whatever the flush-to-zero mode.
+template <>
+STRATA_TARGET_AVX512 inline __m256i PackHalf<Float16>(__m512 x) {
+  return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+template <>
+STRATA_TARGET_AVX2 inline __m128i PackHalf<Float16>(__m256 x) {
+  return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
 #endif
 
-#endif  // KERNELS_OPTIMIZER_BFLOAT16_PACK_H_
+}  // namespace strata
+
+#endif  // KERNELS_OPTIMIZER_HALF_PACK_H_
