@@ -27,7 +27,7 @@ training:
   steps: 3
   global_batch: 4
   optimizer: {lr: 1e-3}
-memory: {direct_io: off}
+memory: {io: {direct: off}}
 """
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -124,7 +124,7 @@ class JobFileTest(unittest.TestCase):
     def test_a_device_too_small_is_refused_by_one_byte(self):
         def plan(device):
             with open(os.path.join(self.folder, "job.yaml"), "w", encoding="utf-8") as file:
-                file.write(JOB.replace("direct_io: off", f"direct_io: off, device: {device}, host: 64MiB, nvme: 64MiB"))
+                file.write(JOB.replace("direct: off}", f"direct: off}}, device: {device}, host: 64MiB, nvme: 64MiB"))
             return strata("plan", "job.yaml", "-o", "json", cwd=self.folder)
         roomy = plan("64MiB")
         self.assertEqual(roomy.returncode, 0, roomy.stderr)
@@ -135,7 +135,7 @@ class JobFileTest(unittest.TestCase):
         self.assertLessEqual({tier["tier"]: tier for tier in json.loads(exact.stdout)["tiers"]}["device"]["peak_bytes"], least)
         self.assertEqual(plan(least - 1).returncode, 8)
         self.refuse(8, "does not fit", "device", f"{least} bytes", f"{least - 1} bytes",
-                    change=("direct_io: off", f"direct_io: off, device: {least - 1}, host: 64MiB, nvme: 64MiB"))
+                    change=("direct: off}", f"direct: off}}, device: {least - 1}, host: 64MiB, nvme: 64MiB"))
 
     def test_missing_data(self):
         self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
@@ -158,17 +158,17 @@ class JobFileTest(unittest.TestCase):
         self.refuse(8, "--nvme-path", "/proc", arguments=("--nvme-path", "/proc/strata"))
 
     def test_more_nvme_than_there_is(self):
-        self.refuse(8, "job.yaml:11:", "memory.nvme", "--nvme-path", change=("{direct_io: off}", "{direct_io: off, nvme: 900TiB}"))
+        self.refuse(8, "job.yaml:11:", "memory.nvme", "--nvme-path", change=("direct: off}", "direct: off}, nvme: 900TiB"))
 
     def test_more_memory_than_there_is(self):
-        self.refuse(8, "memory.host", "this machine has", change=("{direct_io: off}", "{direct_io: off, host: 900TiB}"))
+        self.refuse(8, "memory.host", "this machine has", change=("direct: off}", "direct: off}, host: 900TiB"))
 
     def test_path_without_o_direct(self):
         for folder in ("/dev/shm", "/tmp", self.folder):
             try:
                 os.close(os.open(os.path.join(folder, f"probe-{os.getpid()}"), os.O_CREAT | os.O_RDWR | os.O_DIRECT))
             except OSError:
-                return self.refuse(8, "--nvme-path", "O_DIRECT", "direct_io: off", change=("direct_io: off", "direct_io: require"),
+                return self.refuse(8, "--nvme-path", "O_DIRECT", "memory.require", change=("io: {direct: off}", "require: [o_direct]"),
                                    arguments=("--nvme-path", folder))
             finally:
                 if os.path.exists(os.path.join(folder, f"probe-{os.getpid()}")):
@@ -285,6 +285,14 @@ class FormatTest(ServerTest):
     def test_workers_events_checkpoints(self):
         self.answer("ListWorkers", stubs.fleet.ListWorkersResponse(workers=[stubs.fleet.Worker(name="workers/w1", state=1)]))
         self.assertIn("READY", self.run_cli("worker", "list").stdout)
+        capacity = stubs.fleet.Capacity(
+            cpus=7, nvme=[stubs.fleet.NvmeVolume(path="/mnt/a", bytes=3 << 30, fs_type="xfs")],
+            ladder=[stubs.fleet.Rung(rung="io_uring", chosen="threads", why="seccomp says no")])
+        self.answer("GetWorker", stubs.fleet.Worker(name="workers/w1", state=1, capacity=capacity))
+        text = self.run_cli("worker", "describe", "w1").stdout
+        for part in ("/mnt/a (xfs): 3 GiB", "io_uring: threads, because: seccomp says no"):
+            self.assertIn(part, text)
+        self.assertEqual(self.server.requests("GetWorker")[0].name, "workers/w1")
         self.answer("ListJobEvents", stubs.jobs.ListJobEventsResponse(events=[stubs.jobs.JobEvent(to=1, reason="CREATED")]))
         self.assertIn("CREATED", self.run_cli("events", "austen-ab12").stdout)
         checkpoint = stubs.checkpoints.Checkpoint(name=NAME + "/checkpoints/300", step=300, bytes=5 << 20)

@@ -18,7 +18,7 @@ model:
   config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
 data: {train: [text.txt], seq_len: 16}
 training: {steps: 3, global_batch: 4, optimizer: {lr: 1e-3}}
-memory: {device: 16MiB, host: 64MiB, nvme: 64MiB, direct_io: off}
+memory: {device: 16MiB, host: 64MiB, nvme: 64MiB, io: {direct: off}}
 """
 
 # The server of a job that ends once the file `end` holds the end's state. `args` keeps its command lines.

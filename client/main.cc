@@ -30,7 +30,7 @@ struct CommandLine {
   MetricFlags metrics;
   GenerateFlags generate;
   LocalRunFlags local;
-  std::string format = "table", job, reason, checkpoint, out_dir, state_dir, shell;
+  std::string format = "table", job, reason, checkpoint, out_dir, state_dir, shell, worker;
   std::vector<std::string> labels;
   std::function<ExitCode()> action;
 };
@@ -201,6 +201,9 @@ void AddOtherCommands(CLI::App& app, CommandLine& line) {
   worker->add_subcommand("list", "All workers with their capacity")->callback([&] {
     line.action = [&] { return RunWorkerList(line.globals); };
   });
+  CLI::App* describe = worker->add_subcommand("describe", "What one worker has and offers");
+  describe->add_option("WORKER", line.worker, "The worker's name, as worker list shows it")->required();
+  describe->callback([&] { line.action = [&] { return RunWorkerDescribe(line.globals, line.worker); }; });
   app.add_subcommand("version", "Version of this program and of the server")->callback([&] {
     line.action = [&] { return RunVersion(line.globals); };
   });

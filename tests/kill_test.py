@@ -30,19 +30,19 @@ training:
   grad_clip: 1.0
   seed: 3
   report_state_hash: true
-memory: {{device: 16MiB, host: 64MiB, nvme: 256MiB, placement: {{params: nvme, optimizer: nvme}}, direct_io: {direct_io}}}
+memory: {{device: 16MiB, host: 64MiB, nvme: 256MiB, placement: {{params: nvme, optimizer: nvme}}, require: {require}}}
 checkpoint: {{every_steps: 20, keep_last: 2}}
 """
 
 
-def direct_io(folder):
-    """`require` where the folder's file system has O_DIRECT."""
+def require(folder):
+    """[o_direct] where the folder's file system has it."""
     try:
         os.close(os.open(os.path.join(folder, "probe"), os.O_CREAT | os.O_RDWR | os.O_DIRECT))
-        return "require"
+        return "[o_direct]"
     except OSError:
         print("the test folder's file system has no O_DIRECT: buffered I/O")
-        return "off"
+        return "[]"
 
 
 def main():
@@ -55,7 +55,7 @@ def main():
         file.write(bytes(random.Random(1).choices(b"abcdefgh \n", k=60000)))
     job_file = os.path.join(root, "job.yaml")
     with open(job_file, "w", encoding="utf-8") as file:
-        file.write(JOB.format(text=text, steps=STEPS, direct_io=direct_io(root)))
+        file.write(JOB.format(text=text, steps=STEPS, require=require(root)))
 
     with Cluster(os.path.join(root, "run")) as cluster:
         def run(victim=None, seconds=0.0):

@@ -49,6 +49,7 @@ ExitCode RunWatch(const Globals& globals, const std::string& job);
 ExitCode RunCancel(const Globals& globals, const std::string& job, const std::string& reason);
 ExitCode RunEvents(const Globals& globals, const std::string& job);
 ExitCode RunWorkerList(const Globals& globals);
+ExitCode RunWorkerDescribe(const Globals& globals, const std::string& worker);
 ExitCode RunVersion(const Globals& globals);
 
 struct LogFlags {

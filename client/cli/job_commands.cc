@@ -2,6 +2,7 @@
 #include <set>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
@@ -144,6 +145,13 @@ ExitCode RunWorkerList(const Globals& globals) {
   const absl::StatusOr<std::vector<v1::Worker>> workers = Connect(globals)->ListWorkers();
   if (!workers.ok()) return Fail(workers.status());
   return PrintList(globals, *workers, &WorkerTable);
+}
+
+ExitCode RunWorkerDescribe(const Globals& globals, const std::string& worker) {
+  const std::string name = absl::StartsWith(worker, "workers/") ? worker : absl::StrCat("workers/", worker);
+  const absl::StatusOr<v1::Worker> got = Connect(globals)->GetWorker(name);
+  if (!got.ok()) return Fail(got.status());
+  return PrintOne(globals, *got, WorkerText(*got));
 }
 
 ExitCode RunVersion(const Globals& globals) {

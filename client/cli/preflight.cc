@@ -141,12 +141,13 @@ std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::str
   };
   const absl::StatusOr<PathInfo> info = ProbePath(NearestExisting(nvme_path));
   if (!info.ok()) return one(field, std::string(info.status().message()));
-  if (!info->o_direct && spec.memory().direct_io() != v1::DIRECT_IO_OFF) {
-    return one(
-        field,
-        absl::StrCat(
-            info->path, " (", info->fs_type, ") has no O_DIRECT (", info->o_direct_why_not,
-            "): choose another folder with --nvme-path, or set memory.direct_io: off in the job file"));
+  const auto& required = spec.memory().require();
+  if (!info->o_direct &&
+      std::find(required.begin(), required.end(), v1::FEATURE_O_DIRECT) != required.end()) {
+    return one(field,
+               absl::StrCat(info->path, " (", info->fs_type, ") has no O_DIRECT (", info->o_direct_why_not,
+                            "): choose another folder with --nvme-path, or take o_direct out of "
+                            "memory.require: the numbers stay the same"));
   }
   if (spec.memory().nvme() > static_cast<int64_t>(info->free_bytes)) {
     return one("memory.nvme", absl::StrCat("is ", FormatBytes(spec.memory().nvme()), ", but ", info->path,

@@ -18,7 +18,7 @@ namespace strata {
 // passed Validate.
 std::vector<FieldViolation> CheckFiles(const v1::JobSpec& spec);
 
-// The nearest existing folder of `nvme_path` is writable, has O_DIRECT unless memory.direct_io is off, and
+// The nearest existing folder of `nvme_path` is writable, has O_DIRECT if memory.require has it, and
 // has room for an explicit memory.nvme. Writes one probe file there that never has a name. `field` is what
 // the violation blames: --nvme-path or --state-dir.
 std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::string& nvme_path,

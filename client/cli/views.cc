@@ -124,6 +124,11 @@ std::string EventTable(const std::vector<v1::JobEvent>& events) {
   return table.Render();
 }
 
+// "io_uring: threads, because: ..."
+std::string RungText(const v1::Rung& rung) {
+  return absl::StrCat(rung.rung(), ": ", rung.chosen(), rung.why().empty() ? "" : ", because: ", rung.why());
+}
+
 std::string WorkerTable(const std::vector<v1::Worker>& workers) {
   Table table({"NAME", "STATE", "DEVICE", "HOST", "NVME", "I/O", "JOBS", "LAST SYNC"});
   for (const v1::Worker& worker : workers) {
@@ -140,7 +145,8 @@ std::string WorkerTable(const std::vector<v1::Worker>& workers) {
                worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"),
                used(worker.allocated().device_bytes(), worker.capacity().device_bytes()),
                used(worker.allocated().host_bytes(), worker.capacity().host_bytes()),
-               used(nvme(worker.allocated()), nvme(worker.capacity())), worker.io_backend(),
+               used(nvme(worker.allocated()), nvme(worker.capacity())),
+               worker.capacity().ladder_size() > 0 ? worker.capacity().ladder(0).chosen() : "-",
                absl::StrCat(worker.jobs_size()), FormatSeconds(ToSeconds(worker.since_last_sync()))});
   }
   return table.Render();
@@ -182,6 +188,33 @@ std::string MetricTable(const v1::QueryMetricsResponse& metrics) {
   return table.Render();
 }
 
+std::string WorkerText(const v1::Worker& worker) {
+  std::string text;
+  const auto line = [&](const std::string& label, const std::string& value) {
+    absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, value));
+  };
+  line("name", ShortName(worker.name()));
+  line("state", v1::Worker::State_Name(worker.state()));
+  if (!worker.reason().empty()) line("reason", worker.reason());
+  line("version", worker.version());
+  line("last sync", FormatSeconds(ToSeconds(worker.since_last_sync())));
+  const v1::Capacity& capacity = worker.capacity();
+  line("cpus", absl::StrCat(capacity.cpus()));
+  const auto used = [](int64_t taken, int64_t all) {
+    return absl::StrCat(Bytes(taken), " of ", Bytes(all), " used");
+  };
+  line("device", used(worker.allocated().device_bytes(), capacity.device_bytes()));
+  line("host", used(worker.allocated().host_bytes(), capacity.host_bytes()));
+  for (const v1::NvmeVolume& volume : capacity.nvme()) {
+    line("nvme", absl::StrCat(volume.path(), " (", volume.fs_type(), "): ", Bytes(volume.bytes()),
+                              " for jobs, ", Bytes(volume.free_bytes()), " free, ",
+                              Bytes(volume.lifetime_written_bytes()), " written by all jobs"));
+  }
+  for (const v1::Rung& rung : capacity.ladder()) line("ladder", RungText(rung));
+  for (const std::string& job : worker.jobs()) line("job", ShortName(job));
+  return text;
+}
+
 std::string JobText(const v1::Job& job) {
   const v1::JobStatus& status = job.status();
   std::string text;
@@ -201,8 +234,8 @@ std::string JobText(const v1::Job& job) {
                                status.failures_uncounted(), " not"));
   line("checkpoint", status.latest_checkpoint());
   for (const v1::TaskStatus& task : status.tasks()) {
-    line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase(),
-                              task.io_backend().empty() ? "" : ", " + task.io_backend()));
+    line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase()));
+    for (const v1::Rung& rung : task.ladder()) line("", RungText(rung));
   }
   line("created", Clock(job.create_time()));
   line("started", Clock(job.start_time()));

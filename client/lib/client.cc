@@ -242,6 +242,12 @@ absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
   return workers;
 }
 
+absl::StatusOr<v1::Worker> Client::GetWorker(const std::string& name) {
+  v1::GetWorkerRequest request;
+  request.set_name(name);
+  return impl_->Call(*impl_->fleet, &v1::FleetService::Stub::GetWorker, request);
+}
+
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {
   return impl_->Call(*impl_->fleet, &v1::FleetService::Stub::GetServerInfo, v1::GetServerInfoRequest());
 }

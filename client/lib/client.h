@@ -54,6 +54,7 @@ class Client {
   absl::StatusOr<std::vector<v1::JobEvent>> ListJobEvents(const std::string& name);
   absl::StatusOr<v1::QueryMetricsResponse> QueryMetrics(const v1::QueryMetricsRequest& request);
   absl::StatusOr<std::vector<v1::Worker>> ListWorkers();
+  absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& job_name);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);

@@ -225,8 +225,8 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(const PinnedAre
   std::unique_ptr<PinnedArena> arena(new PinnedArena(data, bytes));  // Unmaps on every return from here on.
   if (options.use_huge_pages && report.pages != PageKind::kHugeTlb &&
       madvise(data, bytes, MADV_HUGEPAGE) != 0) {
-    report.why.push_back(absl::StrCat("no transparent huge pages: madvise says ", strerror(errno),
-                                      " (the kernel needs CONFIG_TRANSPARENT_HUGEPAGE)"));
+    report.why_not_huge = absl::StrCat("no transparent huge pages: madvise says ", strerror(errno),
+                                       " (the kernel needs CONFIG_TRANSPARENT_HUGEPAGE); ");
   }
   // A fork would make the next write to each page copy it, and move it away from where a device looks for it.
   if (madvise(data, bytes, MADV_DONTFORK) != 0) return ErrnoStatus(errno, "MADV_DONTFORK of the host arena");
@@ -237,24 +237,26 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(const PinnedAre
   if (report.pages != PageKind::kHugeTlb && report.huge_page_bytes > 0)
     report.pages = PageKind::kTransparentHuge;
   const uint64_t huge_possible = bytes / kHugePageBytes * kHugePageBytes;
-  if (options.use_huge_pages && report.huge_page_bytes < huge_possible / 10 * 9) {
-    report.why.push_back(absl::StrCat(
-        "only ", Amount(report.huge_page_bytes), " of ", Amount(bytes),
+  if (!options.use_huge_pages) {
+    report.why_not_huge = "not asked for";
+  } else if (report.huge_page_bytes < huge_possible / 10 * 9) {
+    absl::StrAppend(
+        &report.why_not_huge, "only ", Amount(report.huge_page_bytes), " of ", Amount(bytes),
         " are in huge pages: set /sys/kernel/mm/transparent_hugepage/enabled to madvise or always, or "
         "reserve ",
-        CeilDiv(bytes, kHugePageBytes), " pages in /proc/sys/vm/nr_hugepages"));
-    if (options.require_huge_pages) return absl::FailedPreconditionError(report.why.back());
+        CeilDiv(bytes, kHugePageBytes), " pages in /proc/sys/vm/nr_hugepages");
   }
-  if (options.use_lock || options.require_lock) {
+  if (!options.use_lock) {
+    report.why_not_locked = "not asked for";
+  } else {
     report.locked = mlock(data, bytes) == 0;
     if (!report.locked) {
       const int error = errno;
       rlimit memlock{};
       getrlimit(RLIMIT_MEMLOCK, &memlock);
-      report.why.push_back(absl::StrCat("not locked in memory: mlock of ", Amount(bytes), " says ",
-                                        strerror(error), "; RLIMIT_MEMLOCK is ", memlock.rlim_cur,
-                                        " bytes: raise it (ulimit -l), or give CAP_IPC_LOCK"));
-      if (options.require_lock) return absl::FailedPreconditionError(report.why.back());
+      report.why_not_locked =
+          absl::StrCat("mlock of ", Amount(bytes), " says ", strerror(error), "; RLIMIT_MEMLOCK is ",
+                       memlock.rlim_cur, " bytes: raise it (ulimit -l), or give CAP_IPC_LOCK");
     }
   }
   arena->report_ = std::move(report);

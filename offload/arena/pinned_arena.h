@@ -25,11 +25,8 @@ namespace strata {
 struct PinnedArenaOptions {
   uint64_t bytes = 0;  // A multiple of 4096, > 0.
   bool use_huge_pages =
-      true;  // Try hugetlb pages (where the administrator reserved some), then transparent ones.
-  bool require_huge_pages =
-      false;             // Else a mapping with less than nine tenths in huge pages is only reported.
+      true;              // Try hugetlb pages (where the administrator reserved some), then transparent ones.
   bool use_lock = true;  // Try mlock.
-  bool require_lock = false;
 };
 
 enum class PageKind : uint8_t { kSmall, kTransparentHuge, kHugeTlb };
@@ -38,15 +35,16 @@ struct PinnedArenaReport {
   PageKind pages = PageKind::kSmall;
   uint64_t huge_page_bytes = 0;  // Of size(), as the kernel reports after populating.
   bool locked = false;
-  std::vector<std::string> why;  // One line for each thing that degraded.
+  // Why and what to do; "" when there is nothing to say.
+  std::string why_not_huge;  // Less than nine tenths of it are in huge pages.
+  std::string why_not_locked;
 };
 
 class PinnedArena {
  public:
   // kInvalidArgument for a size that is no multiple of 4096; kResourceExhausted, naming the bytes asked and
   // the limit (free memory, the cgroup's or RLIMIT_AS), when they cannot be had - checked before touching
-  // anything, since the alternative is the kernel's OOM killer. A required but missing feature is
-  // kFailedPrecondition with its remedy.
+  // anything, since the alternative is the kernel's OOM killer.
   static absl::StatusOr<std::unique_ptr<PinnedArena>> Create(const PinnedArenaOptions& options);
   // Whoever lent parts to an engine or a device has taken them back by now.
   ~PinnedArena();

@@ -116,32 +116,20 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
   resources.store = engine->store_.get();
   resources.compute = &compute;
   resources.host_state_ops = &state_ops;
-  resources.make_engine = [io = options.io] { return CreateIoEngine(io); };
+  resources.make_engine = [backend = options.io_backend, read_depth = options.read_depth,
+                           write_depth = options.write_depth](IoOp op) {
+    return CreateIoEngine({.backend = backend, .depth = op == IoOp::kRead ? read_depth : write_depth});
+  };
   STRATA_ASSIGN_OR_RETURN(engine->train_, Executor::Create(plan.train, resources, options.train));
+  STRATA_RETURN_IF_ERROR(WithCause(CheckRequired(engine->ladder(), options.required), kCauseUser));
   STRATA_ASSIGN_OR_RETURN(engine->eval_, Executor::Create(plan.eval, resources, {.trace_capacity = 0}));
   STRATA_ASSIGN_OR_RETURN(engine->states_, StateAccess::Create(plan.train, resources));
   return engine;
 }
 
-std::vector<std::string> RankEngine::Backends() const {
-  std::vector<std::string> parts = {
-      device_->description(), absl::StrCat("host arena of ", FormatBytes(static_cast<int64_t>(host_->size())),
-                                           " on ", PageKindName(host_->report().pages),
-                                           host_->report().locked ? ", locked" : ", not locked")};
-  parts.insert(parts.end(), host_->report().why.begin(), host_->report().why.end());
-  if (store_ != nullptr) {
-    for (const NvmePathReport& path : store_->report().paths) {
-      parts.push_back(absl::StrCat("NVMe store of ", FormatBytes(static_cast<int64_t>(path.capacity_bytes)),
-                                   " on ", path.fs_type,
-                                   path.direct ? ", O_DIRECT" : ", buffered: ", path.why_buffered));
-    }
-  }
-  if (!train_->io_reports().empty()) {
-    const IoEngineReport& report = train_->io_reports().front();
-    parts.push_back(absl::StrCat(report.backend, " at depth ", report.depth));
-    parts.insert(parts.end(), report.notes.begin(), report.notes.end());
-  }
-  return parts;
+Ladder RankEngine::ladder() const {
+  return LadderOf(host_->report(), train_->io_reports(),
+                  store_ == nullptr ? std::vector<NvmePathReport>() : store_->report().paths);
 }
 
 absl::Status RankEngine::Initialize(const FillMaster& fill) {

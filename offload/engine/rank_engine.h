@@ -18,6 +18,7 @@
 #include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/checkpoint/checkpoint_writer.h"
 #include "offload/device/device.h"
+#include "offload/engine/ladder.h"
 #include "offload/exec/executor.h"
 #include "offload/exec/state_access.h"
 #include "offload/io/io_factory.h"
@@ -31,10 +32,17 @@ namespace strata {
 // Errors carry a cause (offload/exec/cause.h).
 absl::StatusOr<PlannedJob> PlanOrShortfall(const PlanRequest& request);
 
+inline constexpr unsigned kReadDepth = 32;
+inline constexpr unsigned kWriteDepth = 16;
+
 struct RankEngineOptions {
-  NvmeStoreOptions store;   // unused when the plan puts nothing on NVMe
-  IoEngineOptions io;       // of each NVMe lane
-  PinnedArenaOptions host;  // `bytes` is the plan's
+  NvmeStoreOptions store;  // unused when the plan puts nothing on NVMe
+  IoBackend io_backend = IoBackend::kAuto;
+  // Requests in flight per NVMe lane. Writes are content with fewer, and then do not make reads wait.
+  unsigned read_depth = kReadDepth;
+  unsigned write_depth = kWriteDepth;
+  PinnedArenaOptions host;        // `bytes` is the plan's
+  std::vector<Feature> required;  // kFailedPrecondition where one cannot be had
   ExecutorOptions train;
 };
 
@@ -51,9 +59,8 @@ class RankEngine {
   Executor& train() { return *train_; }
   Executor& eval() { return *eval_; }
   const NvmeStore* store() const { return store_.get(); }  // null without NVMe homes
-  // "io_uring at depth 32", "host arena of 1.0 GiB on transparent huge pages, locked", ...: what was chosen
-  // and why.
-  std::vector<std::string> Backends() const;
+  // What was chosen where there is a choice, and why.
+  Ladder ladder() const;
 
   // Fresh states: `fill` makes the master weights from the tensor's element on; moments are zero.
   using FillMaster =

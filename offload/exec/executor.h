@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -45,8 +46,8 @@ struct ExecutorResources {
   NvmeStore* store = nullptr;
   BlockCompute* compute = nullptr;
   StateOps* host_state_ops = nullptr;
-  // One engine per NVMe lane, each used by that lane's thread only.
-  std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_engine;
+  // One engine per NVMe lane, each used by that lane's thread only, for what that lane does.
+  std::function<absl::StatusOr<std::unique_ptr<IoEngine>>(IoOp)> make_engine;
   Clock* clock = &Clock::Real();
 };
 
@@ -115,6 +116,10 @@ class Executor {
   absl::Status Prepare();
   void LaneBody(int lane, StepSource& source, int64_t first_step);
   absl::Status RunLaneStep(int lane, StepSource& source, int64_t step, bool& stopped);
+  absl::Status RunNvmeLaneStep(int lane, int64_t step, bool& stopped);
+  // Whether an NVMe lane's operation may begin beside those in flight; always when there are none: then it
+  // waits.
+  bool MayBegin(int32_t op, int64_t step, const std::deque<Span>& in_flight) ABSL_LOCKS_EXCLUDED(mu_);
   // False: the run is over for this lane.
   bool BeginStep(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   // False: another lane failed.
@@ -125,7 +130,7 @@ class Executor {
 
   absl::Status RunOp(int lane, const Op& op, int64_t step, StepSource& source);
   absl::Status RunTransfer(LaneState& lane, const Op& op);
-  absl::Status RunIo(LaneState& lane, const Op& op, int64_t step);
+  absl::Status StartIo(NvmeLane& transfers, const Op& op, int64_t step);
   absl::Status RunCompute(LaneState& lane, const Op& op, int64_t step, StepSource& source);
   absl::Status RunLoss(LaneState& lane, const Op& op, int64_t step, StepSource& source, BlockArgs& args);
   absl::Status RunNorm(LaneState& lane, const Op& op, int64_t step);

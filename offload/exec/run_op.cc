@@ -51,7 +51,7 @@ absl::Status Executor::RunOp(int index, const Op& op, int64_t step, StepSource& 
     }
     case OpKind::kRead:
     case OpKind::kWrite:
-      return RunIo(lane, op, step);
+      break;  // RunNvmeLaneStep
     case OpKind::kH2D:
     case OpKind::kD2H:
     case OpKind::kActOut:
@@ -95,7 +95,7 @@ absl::Status Executor::RunTransfer(LaneState& lane, const Op& op) {
 
 // An item is its NVMe slot's index. At the start of step t the store's newest version is generation t, except
 // for what this step has updated already.
-absl::Status Executor::RunIo(LaneState& lane, const Op& op, int64_t step) {
+absl::Status Executor::StartIo(NvmeLane& transfers, const Op& op, int64_t step) {
   const bool read = op.kind == OpKind::kRead;
   const Operand& item = op.operands[read ? 0 : 1];
   const Operand& memory = op.operands[read ? 1 : 0];
@@ -103,8 +103,7 @@ absl::Status Executor::RunIo(LaneState& lane, const Op& op, int64_t step) {
   const auto generation = static_cast<Generation>(GenerationAt(step) + item.content.updates);
   slot_touched_[item.slot].store(true, std::memory_order_relaxed);
   const std::span<std::byte> bytes(Pointer(memory), static_cast<size_t>(memory.bytes));
-  return read ? resources_.store->Read(*lane.engine, id, generation, bytes)
-              : resources_.store->Write(*lane.engine, id, generation, bytes);
+  return read ? transfers.StartRead(id, generation, bytes) : transfers.StartWrite(id, generation, bytes);
 }
 
 absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, StepSource& source) {

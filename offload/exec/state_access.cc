@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StepPlan&
   access->record_ = {base, static_cast<size_t>(record)};
   access->params_ = {base + record, static_cast<size_t>(params)};
   if (nvme) {
-    STRATA_ASSIGN_OR_RETURN(access->engine_, resources.make_engine());
+    STRATA_ASSIGN_OR_RETURN(access->engine_, resources.make_engine(IoOp::kRead));
   }
   return access;
 }

@@ -73,7 +73,9 @@ struct IoEngineReport {
   unsigned depth = 0;
   uint64_t registered_buffer_bytes = 0;
   unsigned registered_files = 0;
-  std::vector<std::string> notes;  // Why an optional part is off.
+  // Why and what to do; "" when there is nothing to say.
+  std::string why_not_io_uring;
+  std::string why_not_registered;  // A buffer or a file that was offered is not registered.
 };
 
 class IoEngine {

@@ -232,14 +232,15 @@ TEST_P(IoEngineTest, DestructorWaitsForOperationsThatOwnOurMemory) {
   munmap(mapping, 256 * kBlock);
 }
 
-INSTANTIATE_TEST_SUITE_P(AllEngines, IoEngineTest,
-                         ::testing::Combine(::testing::Values(Backend{"IoUring", &Ring},
-                                                              Backend{"Threads", &CreateThreadIoEngine}),
-                                            ::testing::Bool()),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param).name) +
-                                  (std::get<1>(info.param) ? "Direct" : "Buffered");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    AllEngines, IoEngineTest,
+    ::testing::Combine(::testing::Values(Backend{"IoUring", &Ring},
+                                         Backend{"Threads",
+                                                 [](unsigned depth) { return CreateThreadIoEngine(depth); }}),
+                       ::testing::Bool()),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).name) + (std::get<1>(info.param) ? "Direct" : "Buffered");
+    });
 
 class IoUringEngineTest : public ::testing::Test {
  protected:
@@ -314,7 +315,7 @@ TEST(IoFactory, ChoosesAndExplains) {
   EXPECT_EQ((*engine)->depth(), 16);
   engine = CreateIoEngine({});
   ASSERT_TRUE(engine.ok()) << engine.status();
-  EXPECT_EQ((*engine)->report().backend == "threads", !(*engine)->report().notes.empty());
+  EXPECT_EQ((*engine)->report().backend == "threads", !(*engine)->report().why_not_io_uring.empty());
   EXPECT_TRUE(absl::IsInvalidArgument(CreateIoEngine({.depth = 0}).status()));
 }
 

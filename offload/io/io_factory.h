@@ -11,7 +11,7 @@
 namespace strata {
 
 enum class IoBackend {
-  kAuto,     // io_uring, else threads; the reason is in the report's notes.
+  kAuto,     // io_uring, else threads; the reason is in the report.
   kIoUring,  // Required: fails with the remedy where it cannot be had.
   kThreads,
 };

@@ -81,17 +81,9 @@ class IoUringEngine : public IoEngine {
 
   unsigned depth() const override { return depth_; }
 
-  absl::Status RegisterBuffer(std::span<std::byte> memory) override {
-    absl::Status status = RegisterSlices(memory);
-    if (!status.ok()) notes_.push_back(std::string(status.message()));
-    return status;
-  }
+  absl::Status RegisterBuffer(std::span<std::byte> memory) override { return Note(RegisterSlices(memory)); }
 
-  absl::Status RegisterFile(const IoFile& file) override {
-    absl::Status status = RegisterOneFile(file);
-    if (!status.ok()) notes_.push_back(std::string(status.message()));
-    return status;
-  }
+  absl::Status RegisterFile(const IoFile& file) override { return Note(RegisterOneFile(file)); }
 
   IoEngineReport report() const override {
     IoEngineReport report;
@@ -99,7 +91,7 @@ class IoUringEngine : public IoEngine {
     report.depth = depth_;
     for (const Slice& slice : slices_) report.registered_buffer_bytes += slice.memory.size();
     report.registered_files = static_cast<unsigned>(files_.size());
-    report.notes = notes_;
+    report.why_not_registered = why_not_registered_;
     return report;
   }
 
@@ -113,6 +105,12 @@ class IoUringEngine : public IoEngine {
     std::span<std::byte> memory;
     int index;
   };
+
+  // Keeps the first reason.
+  absl::Status Note(absl::Status status) {
+    if (!status.ok() && why_not_registered_.empty()) why_not_registered_ = std::string(status.message());
+    return status;
+  }
 
   size_t InKernel() const { return depth_ - free_slots_.size() - io_uring_sq_ready(&ring_); }
 
@@ -294,8 +292,25 @@ class IoUringEngine : public IoEngine {
   std::vector<uint64_t> files_;  // Ids by index in the kernel's table.
   bool buffer_table_ = false;
   bool file_table_ = false;
-  std::vector<std::string> notes_;
+  std::string why_not_registered_;
 };
+
+// Sends a request that does nothing through the ring: 0, or -errno.
+int TryRing(io_uring& ring) {
+  io_uring_sqe* sqe = io_uring_get_sqe(&ring);
+  io_uring_prep_nop(sqe);
+  io_uring_cqe* cqe = nullptr;
+  int result;
+  do {
+    result = io_uring_submit_and_wait(&ring, 1);
+  } while (result == -EINTR || result == -EAGAIN);
+  if (result < 0) return result;
+  result = io_uring_peek_cqe(&ring, &cqe);
+  if (result < 0) return result;
+  result = cqe->res;
+  io_uring_cqe_seen(&ring, cqe);
+  return result;
+}
 
 }  // namespace
 
@@ -309,17 +324,22 @@ absl::StatusOr<std::unique_ptr<IoEngine>> CreateIoUringEngine(const IoUringOptio
   int result =
       io_uring_queue_init(options.depth, &ring, IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
   if (result == -EINVAL) result = io_uring_queue_init(options.depth, &ring, 0);  // Before Linux 5.19.
+  if (result == 0) {
+    // A filter of system calls may let a ring be made but not be entered: better known now than in a step.
+    result = TryRing(ring);
+    if (result < 0) io_uring_queue_exit(&ring);
+  }
   switch (-result) {
     case 0:
       return std::make_unique<IoUringEngine>(ring, options);
     case ENOSYS:
-      return absl::UnimplementedError("io_uring: this kernel has none (Linux 5.6 or later is needed)");
+      return absl::UnimplementedError(
+          "this kernel has no io_uring (Linux 5.6 or later is needed), or a seccomp profile hides it");
     case EPERM:
     case EACCES:
       return absl::PermissionDeniedError(
           "io_uring is forbidden here: set kernel.io_uring_disabled to 0, and in a container allow "
-          "io_uring_setup, "
-          "io_uring_enter and io_uring_register in the seccomp profile");
+          "io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile");
     default:
       return ErrnoStatus(-result, absl::StrCat("creating an io_uring of depth ", options.depth));
   }

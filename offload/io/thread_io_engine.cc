@@ -14,6 +14,7 @@ namespace strata {
 namespace {
 
 constexpr unsigned kThreadsMax = 64;
+constexpr char kNoRegistration[] = "only io_uring registers buffers and files";
 
 absl::Status Perform(const IoRequest& request) {
   const size_t alignment = request.file->alignment();
@@ -39,7 +40,8 @@ absl::Status Perform(const IoRequest& request) {
 
 class ThreadIoEngine : public IoEngine {
  public:
-  explicit ThreadIoEngine(unsigned depth) : depth_(depth) {
+  ThreadIoEngine(unsigned depth, std::string why_not_io_uring)
+      : depth_(depth), why_not_io_uring_(std::move(why_not_io_uring)) {
     for (unsigned i = 0; i < depth; ++i) threads_.emplace_back("io-pool", [this] { Run(); });
   }
 
@@ -86,16 +88,16 @@ class ThreadIoEngine : public IoEngine {
   unsigned depth() const override { return depth_; }
 
   absl::Status RegisterBuffer(std::span<std::byte>) override {
-    return absl::UnimplementedError("the thread backend has no registered buffers");
+    return absl::UnimplementedError(kNoRegistration);
   }
-  absl::Status RegisterFile(const IoFile&) override {
-    return absl::UnimplementedError("the thread backend has no registered files");
-  }
+  absl::Status RegisterFile(const IoFile&) override { return absl::UnimplementedError(kNoRegistration); }
 
   IoEngineReport report() const override {
     IoEngineReport report;
     report.backend = "threads";
     report.depth = depth_;
+    report.why_not_io_uring = why_not_io_uring_;
+    report.why_not_registered = kNoRegistration;
     return report;
   }
 
@@ -118,6 +120,7 @@ class ThreadIoEngine : public IoEngine {
   }
 
   const unsigned depth_;
+  const std::string why_not_io_uring_;
   mutable Mutex mu_;
   CondVar work_;
   CondVar completed_;
@@ -130,12 +133,12 @@ class ThreadIoEngine : public IoEngine {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth) {
+absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth, std::string why_not_io_uring) {
   if (depth < 1 || depth > kThreadsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("I/O depth ", depth, " is not between 1 and ", kThreadsMax, " for the thread backend"));
   }
-  return std::make_unique<ThreadIoEngine>(depth);
+  return std::make_unique<ThreadIoEngine>(depth, std::move(why_not_io_uring));
 }
 
 }  // namespace strata

@@ -9,8 +9,10 @@
 
 namespace strata {
 
-// `depth` (1 to 64) threads, so that many requests are with the kernel at a time.
-absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth);
+// `depth` (1 to 64) threads, so that many requests are with the kernel at a time. `why_not_io_uring` is for
+// the report.
+absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth,
+                                                               std::string why_not_io_uring = "asked for");
 
 }  // namespace strata
 

@@ -61,29 +61,25 @@ void TransferQueue::Take(size_t min_completions) {
   }
 }
 
-bool TransferQueue::Poll(Id id) {
-  Take(0);
-  return transfers_.at(id).pending == 0;
-}
-
-void TransferQueue::WaitForProgress() {
-  if (engine_.outstanding() > 0) Take(1);
+bool TransferQueue::Advance(Id id) {
+  Transfer& transfer = transfers_.at(id);
+  const bool look =
+      transfer.on_piece != nullptr && transfer.error.ok() && transfer.seen < transfer.pieces.size();
+  if (look && (transfer.op == IoOp::kWrite || transfer.pieces[transfer.seen].arrived)) {
+    transfer.on_piece(transfer.pieces[transfer.seen++].data);
+    Take(0);  // Keep the queue full meanwhile.
+  } else if (transfer.pending > 0) {
+    Take(1);
+  } else {
+    return true;
+  }
+  return false;
 }
 
 absl::Status TransferQueue::Finish(Id id) {
-  Transfer& transfer = transfers_.at(id);
-  if (transfer.on_piece != nullptr) {
-    for (const Piece& piece : transfer.pieces) {
-      if (transfer.op == IoOp::kRead) {
-        while (!piece.arrived && transfer.error.ok()) Take(1);
-      }
-      if (!transfer.error.ok()) break;
-      transfer.on_piece(piece.data);
-      Take(0);  // Keep the queue full while the next piece is looked at.
-    }
+  while (!Advance(id)) {
   }
-  while (transfer.pending > 0) Take(1);
-  absl::Status status = std::move(transfer.error);
+  absl::Status status = std::move(transfers_.at(id).error);
   transfers_.erase(id);
   return status;
 }

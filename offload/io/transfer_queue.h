@@ -44,15 +44,15 @@ class TransferQueue {
   // Begins to read into, or write from, the `ranges.bytes` in total at `data`, behind what was begun before;
   // the memory is lent until Finish or the destructor returned.
   //
-  // `on_piece` (optional) sees every piece in order, inside Finish, while others are in flight - of a read
-  // once it has arrived, of a write while it is being written - so that a checksum costs little time of its
-  // own. After an error it has seen only some of them.
+  // `on_piece` (optional) sees every piece in order, inside Advance and Finish, while others are in flight -
+  // of a read once it has arrived, of a write while it is being written - so that a checksum costs little
+  // time of its own. After an error it has seen only some of them.
   Id Start(IoOp op, std::span<const IoRange> ranges, std::byte* data, IoPieceFn on_piece = nullptr);
 
-  // Takes what has completed, without waiting. True: Finish(id) will not wait for I/O.
-  bool Poll(Id id);
-  // Waits for at least one request of any transfer; returns at once when none is in flight.
-  void WaitForProgress();
+  // Does the next bit of what Finish(id) has to do: looks at one piece, or waits for one request of any
+  // transfer. True when nothing is left, so that Finish will not wait. Lets a thread see to other things in
+  // between.
+  bool Advance(Id id);
   // Waits for the transfer, forgets it, and returns its first error in order of memory.
   absl::Status Finish(Id id);
 
@@ -65,6 +65,7 @@ class TransferQueue {
     IoOp op;
     std::vector<Piece> pieces;
     size_t pending = 0;  // requests without their completion
+    size_t seen = 0;     // pieces that on_piece has seen
     size_t first_failed = SIZE_MAX;
     absl::Status error;
     IoPieceFn on_piece;

@@ -564,8 +564,6 @@ void NvmeLane::Submit(Transfer& transfer, uint32_t extent) {
                              });
 }
 
-bool NvmeLane::OldestIsDone() { return queue_.Poll(transfers_.front().id); }
-
 absl::Status NvmeLane::Finish() {
   Transfer& transfer = transfers_.front();
   const absl::Status status = transfer.op == IoOp::kRead ? FinishRead(transfer) : FinishWrite(transfer);

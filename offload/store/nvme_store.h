@@ -242,10 +242,8 @@ class NvmeLane {
   absl::Status StartWrite(ItemId item, Generation generation, std::span<const std::byte> data);
 
   size_t in_flight() const { return transfers_.size(); }
-  // Whether the oldest one has left the disk: Finish only checks it.
-  bool OldestIsDone();
-  // Waits until something in flight has made progress.
-  void WaitForProgress() { queue_.WaitForProgress(); }
+  // Does a bit of Finish's work, or waits for a request; true when Finish will not wait. in_flight() > 0.
+  bool Advance() { return queue_.Advance(transfers_.front().id); }
   // Waits for the oldest and returns its result. in_flight() > 0.
   absl::Status Finish();
 

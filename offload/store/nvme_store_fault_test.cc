@@ -1,5 +1,6 @@
 // The store on a disk that fails or lies: nothing wrong is ever returned as good, and everything fails
 // cleanly.
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -94,12 +95,13 @@ class NvmeStoreFault : public ::testing::TestWithParam<int> {  // of paths
  protected:
   // Fails request N for N = 0, 1, 2, ... until no fault fires any more: every request of the run was failed
   // once.
-  void FailEveryRequest(FaultKind kind, const std::function<void(FaultyStore&, const absl::Status&)>& check) {
+  void FailEveryRequest(FaultKind kind, const std::function<void(FaultyStore&, const absl::Status&)>& check,
+                        int error = EIO) {
     uint64_t fired = 0;
     for (uint64_t nth = 0;; ++nth) {
       SCOPED_TRACE(std::string(FaultKindName(kind)) + " at request " + std::to_string(nth));
       FaultyStore store("fault", GetParam());
-      store.plan_.Arm({.kind = kind, .nth = nth, .seed = nth});
+      store.plan_.Arm({.kind = kind, .nth = nth, .error = error, .seed = nth});
       const absl::Status status = store.Train();
       if (store.plan_.fired() == 0) {
         EXPECT_TRUE(status.ok()) << status;
@@ -153,6 +155,18 @@ TEST_P(NvmeStoreFault, EveryFailedWriteIsTypedAndLeavesTheCommittedState) {
       EXPECT_TRUE(store.Check(i, static_cast<uint64_t>(*store.store_->committed())).ok());
     }
   });
+}
+
+// A file system that allocates lazily, or a quota, can be full although the space was preallocated.
+TEST_P(NvmeStoreFault, EveryWriteThatFindsTheDiskFullIsTyped) {
+  FailEveryRequest(
+      FaultKind::kWriteError,
+      [](FaultyStore& store, const absl::Status& status) {
+        EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+        EXPECT_THAT(status.message(), HasSubstr("errno 28"));
+        EXPECT_THAT(status.message(), HasSubstr(store.path_));
+      },
+      ENOSPC);
 }
 
 TEST_P(NvmeStoreFault, EveryTransferFaultOfAReadIsHealedByTheRepeat) {

@@ -26,6 +26,8 @@ struct BenchOptions {
   uint64_t item_bytes = uint64_t{32} << 20;  // One READ or WRITE of a plan.
   uint64_t block_bytes = kIoBlockBytes;
   unsigned depth = 32;
+  unsigned write_depth = 32;
+  unsigned window = 2;  // Items in flight per thread and direction.
   unsigned threads = 1;
   unsigned passes = 3;
   std::string backend = "auto";
@@ -33,10 +35,10 @@ struct BenchOptions {
   bool buffered = false;
 };
 
-// A lane: its own engine and its own slot of the arena.
+// A lane: its own engine and its own slots of the arena, one for each item in flight.
 struct BenchLane {
   std::unique_ptr<IoEngine> engine;
-  std::span<std::byte> slot;
+  std::vector<std::span<std::byte>> slots;
 };
 
 class StoreBench {
@@ -69,7 +71,7 @@ class StoreBench {
     const uint64_t slot_bytes = StoredBytes(options_.item_bytes);
     // In `mixed` each lane reads and writes at the same time from two threads.
     const unsigned lanes = 2 * options_.threads;
-    STRATA_ASSIGN_OR_RETURN(arena_, PinnedArena::Create({.bytes = slot_bytes * lanes}));
+    STRATA_ASSIGN_OR_RETURN(arena_, PinnedArena::Create({.bytes = slot_bytes * lanes * options_.window}));
     StoreLayout layout;
     for (uint32_t i = 0; i < items_; ++i) layout.items.push_back({ItemId{i}, options_.item_bytes});
     layout.write_ahead_items = 0;
@@ -81,12 +83,17 @@ class StoreBench {
     STRATA_ASSIGN_OR_RETURN(const IoBackend backend, ParseIoBackend(options_.backend));
     for (unsigned i = 0; i < lanes; ++i) {
       BenchLane lane;
-      STRATA_ASSIGN_OR_RETURN(lane.engine, CreateIoEngine({.backend = backend, .depth = options_.depth}));
-      lane.slot = arena_->span().subspan(i * slot_bytes, slot_bytes);
-      std::fill(lane.slot.begin(), lane.slot.end(), std::byte{static_cast<unsigned char>(i + 1)});
+      const unsigned depth = i % 2 == 0 ? options_.depth : options_.write_depth;
+      STRATA_ASSIGN_OR_RETURN(lane.engine, CreateIoEngine({.backend = backend, .depth = depth}));
       if (options_.registered) {
-        (void)lane.engine->RegisterBuffer(lane.slot);  // What is off is in the report.
+        (void)lane.engine->RegisterBuffer(arena_->span());  // What is off is in the report.
         (void)store_->RegisterWith(*lane.engine);
+      }
+      for (unsigned j = 0; j < options_.window; ++j) {
+        const std::span<std::byte> slot =
+            arena_->span().subspan((i * options_.window + j) * slot_bytes, slot_bytes);
+        std::fill(slot.begin(), slot.end(), std::byte{static_cast<unsigned char>(i + 1)});
+        lane.slots.push_back(slot);
       }
       lanes_.push_back(std::move(lane));
     }
@@ -100,10 +107,12 @@ class StoreBench {
     const int64_t start = Clock::Real().MonotonicNanos();
     for (unsigned i = 0; i < options_.threads; ++i) {
       if (reading)
-        threads.emplace_back("bench-read", [&, i] { statuses[2 * i] = ReadShare(lanes_[2 * i], i); });
+        threads.emplace_back("bench-read",
+                             [&, i] { statuses[2 * i] = MoveShare(lanes_[2 * i], i, /*reading=*/true); });
       if (writing) {
-        threads.emplace_back("bench-write",
-                             [&, i] { statuses[2 * i + 1] = WriteShare(lanes_[2 * i + 1], i); });
+        threads.emplace_back("bench-write", [&, i] {
+          statuses[2 * i + 1] = MoveShare(lanes_[2 * i + 1], i, /*reading=*/false);
+        });
       }
     }
     for (Thread& thread : threads) thread.Join();
@@ -118,20 +127,19 @@ class StoreBench {
     return static_cast<double>(bytes) / static_cast<double>(nanos);
   }
 
-  // The committed state: beside writes of the next generation too.
-  absl::Status ReadShare(BenchLane& lane, unsigned first) {
+  // A thread's share of the items, from `first`: reads of the committed state, which there are beside writes
+  // of the next generation too, or those writes.
+  absl::Status MoveShare(BenchLane& lane, unsigned first, bool reading) {
+    NvmeLane transfers(*store_, *lane.engine);
+    size_t slot = 0;
     for (uint64_t i = first; i < items_; i += options_.threads) {
-      STRATA_RETURN_IF_ERROR(store_->Read(*lane.engine, ItemId{static_cast<uint32_t>(i)},
-                                          Generation{generation_ - 1}, lane.slot));
+      if (transfers.in_flight() == options_.window) STRATA_RETURN_IF_ERROR(transfers.Finish());
+      const ItemId item{static_cast<uint32_t>(i)};
+      const std::span<std::byte> memory = lane.slots[slot++ % options_.window];
+      STRATA_RETURN_IF_ERROR(reading ? transfers.StartRead(item, Generation{generation_ - 1}, memory)
+                                     : transfers.StartWrite(item, Generation{generation_}, memory));
     }
-    return absl::OkStatus();
-  }
-
-  absl::Status WriteShare(BenchLane& lane, unsigned first) {
-    for (uint64_t i = first; i < items_; i += options_.threads) {
-      STRATA_RETURN_IF_ERROR(
-          store_->Write(*lane.engine, ItemId{static_cast<uint32_t>(i)}, Generation{generation_}, lane.slot));
-    }
+    while (transfers.in_flight() > 0) STRATA_RETURN_IF_ERROR(transfers.Finish());
     return absl::OkStatus();
   }
 
@@ -142,7 +150,8 @@ class StoreBench {
     result["backend"] = engine.backend;
     result["registered_buffers"] = engine.registered_buffer_bytes > 0;
     result["registered_files"] = engine.registered_files > 0;
-    result["notes"] = engine.notes;
+    result["why_not_io_uring"] = engine.why_not_io_uring;
+    result["why_not_registered"] = engine.why_not_registered;
     result["direct"] = store_->report().paths[0].direct;
     result["pages"] = PageKindName(arena.pages);
     result["huge_fraction"] =
@@ -175,7 +184,9 @@ int main(int argc, char** argv) {
   app.add_option("--bytes", bytes, "bytes moved by each pass");
   app.add_option("--item", item, "bytes of one item");
   app.add_option("--block", block, "bytes of one request");
-  app.add_option("--depth", options.depth, "requests in flight per thread");
+  app.add_option("--depth", options.depth, "requests in flight per reading thread");
+  app.add_option("--write-depth", options.write_depth, "requests in flight per writing thread");
+  app.add_option("--window", options.window, "items in flight per thread")->check(CLI::Range(1u, 64u));
   app.add_option("--threads", options.threads, "threads per direction")->check(CLI::Range(1u, 64u));
   app.add_option("--passes", options.passes, "measured passes");
   app.add_option("--backend", options.backend, "auto, io_uring or threads");

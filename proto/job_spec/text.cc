@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "proto/strata/v1/spec.pb.h"
 
 namespace strata {
 namespace {
@@ -63,6 +64,7 @@ size_t CharacterSize(absl::string_view text) {
 }  // namespace
 
 std::string EnumText(const google::protobuf::EnumValueDescriptor& value) {
+  if (value.options().HasExtension(v1::text)) return value.options().GetExtension(v1::text);
   const std::string prefix = EnumPrefix(*value.type());
   const absl::string_view name = value.name();
   const absl::string_view bare = absl::StartsWith(name, prefix) ? name.substr(prefix.size()) : name;

@@ -25,6 +25,7 @@ constexpr int kMicroBatchAutoMax = 8;
 constexpr int64_t kParametersMax = int64_t{1} << 40;
 constexpr int64_t kTokensPerStepMax = int64_t{1} << 31;
 constexpr int64_t kBudgetMax = int64_t{1} << 50;
+constexpr int kIoDepthMax = 256;
 constexpr int64_t kChunkMin = int64_t{64} << 10;
 constexpr int64_t kChunkMax = int64_t{1} << 30;
 // Fixed-shape reductions have leaves of 4096 fp32 elements; a chunk holds whole leaves.
@@ -434,6 +435,20 @@ void CheckMemory(const v1::JobSpec& spec, Checker& check) {
                    spec.training().grad_clip(), ")"));
   if (memory.prefetch_depth() != 0) check.Range("memory.prefetch_depth", memory.prefetch_depth(), 1, 16);
   if (memory.io_threads() != 0) check.Range("memory.io_threads", memory.io_threads(), 1, 8);
+  for (const auto& [field, depth] : {std::pair("memory.io.read_depth", memory.io().read_depth()),
+                                     std::pair("memory.io.write_depth", memory.io().write_depth())}) {
+    if (depth != 0) check.Range(field, depth, 1, kIoDepthMax);
+  }
+  const auto required = [&](v1::Feature feature) {
+    return std::count(memory.require().begin(), memory.require().end(), feature) > 0;
+  };
+  check.Require(!required(v1::FEATURE_O_DIRECT) || memory.io().direct() != v1::DIRECT_IO_OFF,
+                "memory.require", "has o_direct, but memory.io.direct is off: remove one of them");
+  for (const v1::Feature feature : {v1::FEATURE_IO_URING, v1::FEATURE_REGISTERED_BUFFERS}) {
+    check.Require(!required(feature) || memory.io().backend() != v1::IO_BACKEND_THREADS, "memory.require",
+                  absl::StrCat("has ", EnumText(*v1::Feature_descriptor()->FindValueByNumber(feature)),
+                               ", but memory.io.backend is threads: remove one of them"));
+  }
   if (memory.chunk() != 0 && check.Bytes("memory.chunk", memory.chunk(), kChunkMin, kChunkMax)) {
     check.Require(memory.chunk() % kChunkUnit == 0, "memory.chunk",
                   absl::StrCat("is ", memory.chunk(), " bytes: must be a multiple of 16 KiB, such as ",
@@ -462,7 +477,6 @@ void ApplyDefaults(v1::JobSpec& spec) {
   ApplyTrainingDefaults(*spec.mutable_training());
   v1::MemorySpec& memory = *spec.mutable_memory();
   if (memory.io_threads() == 0) memory.set_io_threads(1);
-  if (memory.direct_io() == v1::DIRECT_IO_UNSPECIFIED) memory.set_direct_io(v1::DIRECT_IO_REQUIRE);
   v1::CheckpointSpec& checkpoint = *spec.mutable_checkpoint();
   if (checkpoint.keep_last() == 0) checkpoint.set_keep_last(3);
   if (!checkpoint.has_on_stop()) checkpoint.set_on_stop(true);

@@ -52,7 +52,7 @@ TEST(ApplyDefaultsTest, WritesTheDocumentedDefaults) {
   EXPECT_EQ(spec.training().optimizer().weight_decay(), 0.1);
   EXPECT_EQ(spec.training().schedule().name(), "constant");
   EXPECT_EQ(spec.memory().io_threads(), 1);
-  EXPECT_EQ(spec.memory().direct_io(), v1::DIRECT_IO_REQUIRE);
+  EXPECT_EQ(spec.memory().io().direct(), v1::DIRECT_IO_UNSPECIFIED);
   EXPECT_EQ(spec.memory().device(), 0);
   EXPECT_EQ(spec.memory().mode(), v1::MODE_UNSPECIFIED);
   EXPECT_EQ(spec.checkpoint().keep_last(), 3);
@@ -321,6 +321,22 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "memory.mode", "forward-overlap"},
         BadCase{"Prefetch", [](Spec& s) { Memory(s).set_prefetch_depth(17); }, "memory.prefetch_depth", "1 to 16"},
+        BadCase{"ReadDepth", [](Spec& s) { Memory(s).mutable_io()->set_read_depth(257); }, "memory.io.read_depth",
+                "1 to 256"},
+        BadCase{"WriteDepth", [](Spec& s) { Memory(s).mutable_io()->set_write_depth(-1); }, "memory.io.write_depth",
+                "1 to 256"},
+        BadCase{"RequireDirect",
+                [](Spec& s) {
+                  Memory(s).add_require(v1::FEATURE_O_DIRECT);
+                  Memory(s).mutable_io()->set_direct(v1::DIRECT_IO_OFF);
+                },
+                "memory.require", "memory.io.direct is off"},
+        BadCase{"RequireIoUring",
+                [](Spec& s) {
+                  Memory(s).add_require(v1::FEATURE_IO_URING);
+                  Memory(s).mutable_io()->set_backend(v1::IO_BACKEND_THREADS);
+                },
+                "memory.require", "has io_uring"},
         BadCase{"IoThreads", [](Spec& s) { Memory(s).set_io_threads(9); }, "memory.io_threads", "1 to 8"},
         BadCase{"ChunkSmall", [](Spec& s) { Memory(s).set_chunk(4096); }, "memory.chunk", "64 KiB"},
         BadCase{"ChunkOdd", [](Spec& s) { Memory(s).set_chunk(65537); }, "memory.chunk", "80 KiB"},

@@ -405,7 +405,8 @@ std::string YamlScalar(const Message& message, const FieldDescriptor& field, int
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection.GetBool(message, &field) ? "true" : "false";
     case FieldDescriptor::CPPTYPE_ENUM:
-      return EnumText(*reflection.GetEnum(message, &field));
+      return EnumText(repeated ? *reflection.GetRepeatedEnum(message, &field, index)
+                               : *reflection.GetEnum(message, &field));
     case FieldDescriptor::CPPTYPE_INT32:
       return absl::StrCat(reflection.GetInt32(message, &field));
     case FieldDescriptor::CPPTYPE_UINT64:

@@ -18,6 +18,7 @@ constexpr int32_t kProtocolMin = 1;
 constexpr int32_t kProtocolMax = 1;
 constexpr int kReportsMax = 1000;
 constexpr int kVolumesMax = 64;
+constexpr int kRungsMax = 16;
 constexpr int kFilesMax = 4096;
 constexpr size_t kWorkersMax = 1000;
 constexpr size_t kPathMax = 4000;
@@ -51,12 +52,24 @@ bool IsWorkerId(absl::string_view id) {
 
 absl::Status CheckCapacity(const v1::Capacity& capacity) {
   bool ok = capacity.device_bytes() >= 0 && capacity.host_bytes() >= 0 && capacity.cpus() >= 0 &&
-            capacity.nvme_size() <= kVolumesMax && capacity.labels_size() <= 64;
+            capacity.nvme_size() <= kVolumesMax && capacity.labels_size() <= 64 &&
+            capacity.ladder_size() <= kRungsMax;
   for (const v1::NvmeVolume& volume : capacity.nvme())
     ok = ok && volume.bytes() >= 0 && volume.free_bytes() >= 0;
   if (ok) return absl::OkStatus();
   return InvalidField("capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
-                                               " volumes and 64 labels"));
+                                               " volumes, 64 labels and ", kRungsMax, " rungs"));
+}
+
+std::vector<v1::Rung> LadderOf(const v1::TaskReport& report) {
+  std::vector<v1::Rung> ladder;
+  for (int i = 0; i < std::min(report.ladder_size(), kRungsMax); ++i) {
+    v1::Rung& rung = ladder.emplace_back();
+    rung.set_rung(TruncateUtf8(report.ladder(i).rung(), 50));
+    rung.set_chosen(TruncateUtf8(report.ladder(i).chosen(), 100));
+    rung.set_why(TruncateUtf8(report.ladder(i).why(), 500));
+  }
+  return ladder;
 }
 
 std::string RefOf(const std::string& uid, int32_t attempt) { return absl::StrCat(uid, "/", attempt); }
@@ -143,8 +156,6 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   worker.total = TotalOf(request.capacity());
   worker.version = TruncateUtf8(request.version(), 100);
   worker.protocol_version = protocol;
-  worker.io_backend = TruncateUtf8(request.io_backend(), 100);
-  worker.io_backend_why = TruncateUtf8(request.io_backend_why(), 500);
   worker.checkpoint_root = root;
   worker.last_sync_nanos = clock_.MonotonicNanos();
   sessions_[worker.id] = {};
@@ -229,7 +240,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
   if (std::isfinite(report.tokens_per_second()) && report.tokens_per_second() >= 0) {
     progress.tokens_per_second = report.tokens_per_second();
   }
-  if (!report.io_backend().empty()) progress.io_backend = TruncateUtf8(report.io_backend(), 100);
+  if (report.ladder_size() > 0) progress.ladder = LadderOf(report);
 
   if (report.processes_gone() && live.stopped_nanos == 0) live.stopped_nanos = clock_.MonotonicNanos();
   // Transact's errors are handled by repetition: the worker reports until it is told to forget.
@@ -546,8 +557,6 @@ v1::Worker Coordinator::WorkerView(const Worker& worker) {
   if (allocated.nvme_bytes > 0) view.mutable_allocated()->add_nvme()->set_bytes(allocated.nvme_bytes);
   view.set_version(worker.version);
   view.set_protocol_version(worker.protocol_version);
-  view.set_io_backend(worker.io_backend);
-  view.set_io_backend_why(worker.io_backend_why);
   *view.mutable_since_last_sync() =
       ToProtoDuration(absl::Nanoseconds(clock_.MonotonicNanos() - worker.last_sync_nanos));
   for (const JobPtr& job : table_.JobsOn(worker.id)) view.add_jobs(job->name);

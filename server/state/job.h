@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "proto/strata/v1/checkpoints.pb.h"
+#include "proto/strata/v1/fleet.pb.h"
 #include "proto/strata/v1/jobs.pb.h"
 #include "proto/strata/v1/plan.pb.h"
 #include "proto/strata/v1/spec.pb.h"
@@ -69,7 +70,7 @@ struct Progress {
   double tokens_per_second = 0;
   int64_t last_step_micros = 0;  // wall clock at receipt; 0: no step yet
   std::string phase;
-  std::string io_backend;
+  std::vector<v1::Rung> ladder;
 };
 
 struct Job {

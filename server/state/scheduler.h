@@ -30,8 +30,6 @@ struct Worker {
   Resources total;  // of `capacity`
   std::string version;
   int32_t protocol_version = 0;
-  std::string io_backend;
-  std::string io_backend_why;
   std::string checkpoint_root;
   int64_t last_sync_nanos = 0;  // monotonic
   bool draining = false;        // said so itself: it is stopping and gets no grant

@@ -84,7 +84,7 @@ v1::Job JobToProto(const Job& job, const Progress& live) {
     task.set_worker(job.worker);
     task.set_phase(HoldsResources(job.state) ? live.phase : "STOPPED");
     task.set_step(live.step);
-    task.set_io_backend(live.io_backend);
+    task.mutable_ladder()->Assign(live.ladder.begin(), live.ladder.end());
     if (!HoldsResources(job.state) && job.last_failure && job.last_failure->attempt() == job.attempt) {
       task.set_exit_code(job.last_failure->exit_code());
       task.set_signal(job.last_failure->signal());
@@ -160,7 +160,7 @@ absl::StatusOr<Job> DecodeJob(const std::string& bytes) {
   job.progress.last_step_micros = MicrosFromProto(status.progress().last_step_time());
   if (status.tasks_size() > 0) {
     job.progress.phase = status.tasks(0).phase();
-    job.progress.io_backend = status.tasks(0).io_backend();
+    job.progress.ladder.assign(status.tasks(0).ladder().begin(), status.tasks(0).ladder().end());
   }
   return job;
 }

@@ -23,6 +23,7 @@ namespace {
 constexpr int kProtocolVersion = 1;
 constexpr char kVersion[] = "0.1.0";
 constexpr absl::Duration kRpcTimeout = absl::Seconds(10);
+constexpr absl::Duration kWearInterval = absl::Seconds(10);
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(3);
 // Between two Syncs when the coordinator answers at once and nothing changed here.
@@ -111,25 +112,29 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
                           SweepScratch(options.nvme_paths, options.worker_id, records));
   for (const std::string& folder : swept) spdlog::info("removed leftover scratch {}", folder);
 
+  STRATA_ASSIGN_OR_RETURN(std::unique_ptr<WearLog> wear, WearLog::Open(options.state_dir + "/nvme_wear"),
+                          "--state-dir");
   STRATA_ASSIGN_OR_RETURN(Machine machine, InspectMachine(options));
-  std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(state), std::move(machine)));
+  std::unique_ptr<Agent> agent(
+      new Agent(std::move(options), std::move(state), std::move(wear), std::move(machine)));
   for (const TaskRecord& record : records) {
     agent->ended_[record.key] = ReportOf(record, agent->options_.worker_id);
   }
   return agent;
 }
 
-Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, Machine machine)
+Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, std::unique_ptr<WearLog> wear,
+             Machine machine)
     : options_(std::move(options)),
       state_(std::move(state)),
+      wear_(std::move(wear)),
       coordinator_(ConnectCoordinator(options_.server)),
       telemetry_(TelemetryBase(state_->incarnation()), TelemetryBuffer::Limits()),
       capacity_(std::move(machine.capacity)),
-      nvme_weights_(std::move(machine.nvme_weights)),
-      io_backend_(std::move(machine.io_backend)),
-      io_backend_why_(std::move(machine.io_backend_why)) {
+      nvme_weights_(std::move(machine.nvme_weights)) {
   environment_.options = &options_;
   environment_.nvme_weights = &nvme_weights_;
+  environment_.wear = wear_.get();
   environment_.state = state_.get();
   environment_.spawner = &spawner_;
   environment_.telemetry = &telemetry_;
@@ -154,19 +159,22 @@ void Agent::OnChange() {
 }
 
 absl::Status Agent::Run() {
-  spdlog::info("worker {} incarnation {}: {} device, {} host, I/O by {}{}", options_.worker_id,
-               state_->incarnation(), FormatBytes(capacity_.device_bytes()),
-               FormatBytes(capacity_.host_bytes()), io_backend_,
-               io_backend_why_.empty() ? "" : absl::StrCat(" (", io_backend_why_, ")"));
+  spdlog::info("worker {} incarnation {}: {} device, {} host", options_.worker_id, state_->incarnation(),
+               FormatBytes(capacity_.device_bytes()), FormatBytes(capacity_.host_bytes()));
   for (const v1::NvmeVolume& volume : capacity_.nvme()) {
     spdlog::info("NVMe: {} at {} ({}, O_DIRECT {})", FormatBytes(volume.bytes()), volume.path(),
                  volume.fs_type(), volume.o_direct() ? "yes" : "no");
+  }
+  for (const v1::Rung& rung : capacity_.ladder()) {
+    spdlog::info("{}: {}{}", rung.rung(), rung.chosen(),
+                 rung.why().empty() ? "" : absl::StrCat(", because: ", rung.why()));
   }
   last_answer_sent_ = Now();
   sender_ = std::make_unique<TelemetrySender>(coordinator_.get(), &telemetry_);
   sync_thread_ = Thread("sync", [this] { SyncLoop(); });
   sync_thread_.Join();
   tasks_.clear();
+  SaveWear();
   if (fatal_.ok() && registered_) {
     (void)telemetry_.WaitAcked(telemetry_.last_sequence(), kFinalFlushTimeout);
   }
@@ -317,17 +325,29 @@ void Agent::CheckLease() {
   }
 }
 
+void Agent::RefreshCapacity() {
+  RefreshFreeBytes(&capacity_);
+  for (v1::NvmeVolume& volume : *capacity_.mutable_nvme())
+    volume.set_lifetime_written_bytes(wear_->Written(volume.path()));
+  if (Now() - wear_saved_ < absl::ToInt64Nanoseconds(kWearInterval)) return;
+  wear_saved_ = Now();
+  SaveWear();
+}
+
+void Agent::SaveWear() {
+  // Statistics: a full disk must not end jobs.
+  if (const absl::Status saved = wear_->Save(); !saved.ok()) spdlog::warn("NVMe wear: {}", saved.ToString());
+}
+
 absl::Status Agent::RegisterOnce() {
   v1::RegisterRequest request;
   request.set_worker_id(options_.worker_id);
   request.set_incarnation(state_->incarnation());
-  RefreshFreeBytes(&capacity_);
+  RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   request.set_version(kVersion);
   request.set_protocol_version(kProtocolVersion);
   for (v1::TaskReport& report : Reports()) *request.add_running() = std::move(report);
-  request.set_io_backend(io_backend_);
-  request.set_io_backend_why(io_backend_why_);
   request.set_checkpoint_root(options_.checkpoint_root);
   v1::RegisterResponse response;
   const int64_t sent = Now();
@@ -360,7 +380,7 @@ absl::Status Agent::SyncOnce() {
   v1::SyncRequest request;
   request.set_worker(worker_);
   request.set_incarnation(state_->incarnation());
-  RefreshFreeBytes(&capacity_);
+  RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   for (v1::TaskReport& report : Reports()) *request.add_tasks() = std::move(report);
   bool draining;

@@ -54,7 +54,8 @@ class Agent {
   void RequestStop();
 
  private:
-  Agent(AgentOptions options, std::unique_ptr<StateDir> state, Machine machine);
+  Agent(AgentOptions options, std::unique_ptr<StateDir> state, std::unique_ptr<WearLog> wear,
+        Machine machine);
 
   void SyncLoop();
   bool ShutdownDone();
@@ -63,6 +64,8 @@ class Agent {
   // After a failure: waits for `pause` or a stop request; where the connection is what failed, only until
   // it stands again.
   void PauseAfterFailure(absl::Duration pause);
+  void RefreshCapacity();
+  void SaveWear();
   absl::Status RegisterOnce();
   absl::Status SyncOnce();
   void Apply(const v1::SyncResponse& response);
@@ -79,6 +82,7 @@ class Agent {
 
   const AgentOptions options_;
   const std::unique_ptr<StateDir> state_;
+  const std::unique_ptr<WearLog> wear_;
   const std::unique_ptr<Coordinator> coordinator_;
   Spawner spawner_;
   TelemetryBuffer telemetry_;
@@ -87,7 +91,8 @@ class Agent {
   // Of the sync thread only (and of Create before it).
   v1::Capacity capacity_;
   const std::vector<double> nvme_weights_;
-  const std::string io_backend_, io_backend_why_;
+  int64_t wear_saved_ = 0;
+
   std::map<TaskKey, std::unique_ptr<Task>> tasks_;
   std::map<TaskKey, v1::TaskReport> ended_;  // reported until forgotten
   std::map<TaskKey, v1::TaskReport>

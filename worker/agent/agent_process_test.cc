@@ -416,7 +416,8 @@ TEST_F(AgentTest, RunsATaskToItsEndAndLeavesNothing) {
   EXPECT_FALSE(report.has_failure());
   EXPECT_EQ(report.step(), 20);
   EXPECT_EQ(report.loss(), 0.25);
-  EXPECT_EQ(report.io_backend(), "stub");
+  ASSERT_EQ(report.ladder_size(), 1);
+  EXPECT_EQ(report.ladder(0).chosen(), "stub");
   // The end is reported only after the telemetry: all of it must be here now.
   EXPECT_EQ(coordinator_.Losses("job").size(), 20u);
   EXPECT_EQ(coordinator_.Log("job", "stdout").size(), std::string("begin job\n").size() + 200);
@@ -439,7 +440,8 @@ TEST_F(AgentTest, RegistersWithWhatTheMachineHas) {
   ASSERT_EQ(request.capacity().nvme_size(), 1);
   EXPECT_FALSE(request.capacity().nvme(0).fs_type().empty());
   EXPECT_GT(request.capacity().nvme(0).free_bytes(), 0);
-  EXPECT_FALSE(request.io_backend().empty());
+  ASSERT_EQ(request.capacity().ladder_size(), 5);
+  EXPECT_EQ(request.capacity().ladder(0).rung(), "io_uring");
 }
 
 TEST_F(AgentTest, StripesScratchOverSeveralPathsAndRemovesItFromEach) {
@@ -452,11 +454,22 @@ TEST_F(AgentTest, StripesScratchOverSeveralPathsAndRemovesItFromEach) {
   EXPECT_EQ(capacity.nvme(1).bytes(), 16 << 20);
   EXPECT_EQ(capacity.nvme(1).path(), second);
   coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=0");
-  ASSERT_TRUE(Eventually([&] { return agent->Scratch().size() == 1 && ListDirectory(second)->size() == 1; }));
+  ASSERT_TRUE(coordinator_.WaitForPhase("STEPPING", "job"));
+  EXPECT_EQ(agent->Scratch().size(), 1u);
+  EXPECT_EQ(ListDirectory(second)->size(), 1u);
   coordinator_.Want("job", 1, v1::DesiredTask::KILL, "steps=0");
   ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
   EXPECT_TRUE(ListDirectory(second)->empty());
   ExpectNothingLeft(*agent);
+  // What the job wrote is counted per path, and known to the next life of the agent.
+  agent->Kill(SIGTERM);
+  agent->Wait();
+  const size_t registers = coordinator_.registers().size();
+  agent = StartAgent({"--nvme-path=" + second, "--nvme-weight=3", "--nvme-weight=1"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.registers().size() > registers; }));
+  const v1::Capacity later = coordinator_.registers().back().capacity();
+  EXPECT_EQ(later.nvme(0).lifetime_written_bytes(), 1000);
+  EXPECT_EQ(later.nvme(1).lifetime_written_bytes(), 2000);
 }
 
 TEST_F(AgentTest, ReportsTheEndUntilItIsForgotten) {

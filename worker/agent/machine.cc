@@ -13,15 +13,15 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
-#include "offload/io/io_factory.h"
+#include "offload/engine/ladder.h"
 #include "offload/io/path_probe.h"
 #include "offload/io/path_speed.h"
+#include "worker/ladder_proto/ladder_proto.h"
 
 namespace strata {
 namespace {
@@ -92,7 +92,6 @@ absl::Status InspectNvme(const AgentOptions& options, Machine& machine) {
     volume.set_free_bytes(static_cast<int64_t>(info.free_bytes));
     volume.set_o_direct(info.o_direct);
     volume.set_fs_type(info.fs_type);
-    if (!info.o_direct) (*capacity.mutable_labels())["o_direct_why_not"] = info.o_direct_why_not;
     double weight = 1;
     if (!options.nvme_weights.empty()) {
       weight = options.nvme_weights[i];
@@ -147,9 +146,8 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
                                                    " of memory this process may use: lower one of them"));
   }
   STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
-  STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine(IoEngineOptions{.depth = 2}));
-  machine.io_backend = engine->report().backend;
-  machine.io_backend_why = absl::StrJoin(engine->report().notes, "; ");
+  STRATA_ASSIGN_OR_RETURN(const Ladder ladder, OfferedLadder(options.nvme_paths), "--nvme-path");
+  for (const Rung& rung : ladder) *capacity.add_ladder() = ToProto(rung);
   return machine;
 }
 

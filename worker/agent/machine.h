@@ -22,8 +22,6 @@ int AvailableCpus();
 struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
   std::vector<double> nvme_weights;  // Of the paths, as jobs stripe over them.
-  std::string io_backend;            // what trainers will use for NVMe: io_uring or threads
-  std::string io_backend_why;        // "" for the best one
 };
 
 // Capacity by the options, derived where they say so; probes each NVMe path by writing to it, and measures

@@ -94,6 +94,7 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
       checkpoint_on_stop_(!desired.spec().checkpoint().has_on_stop() ||
                           desired.spec().checkpoint().on_stop()),
       scratch_(ScratchPaths(environment.options->nvme_paths, key_)),
+      written_bytes_(scratch_.size(), 0),
       checkpoint_dir_(absl::StrCat(environment.options->checkpoint_root, "/", key_.job_uid)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   STRATA_CHECK(IsValidJobUid(key_.job_uid));
@@ -439,7 +440,17 @@ bool Task::ReadLog(const Fd& pipe, const char* stream, int64_t* offset, Outcome*
   return true;
 }
 
+void Task::CountWear(const v1::TrainerMessage& message) {
+  const size_t paths = std::min<size_t>(message.nvme_written_bytes_size(), written_bytes_.size());
+  for (size_t i = 0; i < paths; ++i) {
+    const int64_t written = message.nvme_written_bytes(static_cast<int>(i));
+    env_.wear->Add(env_.options->nvme_paths[i], written - written_bytes_[i]);
+    written_bytes_[i] = std::max(written_bytes_[i], written);
+  }
+}
+
 void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {
+  CountWear(message);
   switch (message.message_case()) {
     case v1::TrainerMessage::kPhase:
       return HandlePhase(message.phase());
@@ -487,7 +498,7 @@ void Task::HandlePhase(const v1::TrainerPhase& phase) {
   {
     MutexLock lock(mu_);
     report_.set_step(std::max(report_.step(), phase.step()));
-    if (!phase.io_backend().empty()) report_.set_io_backend(phase.io_backend());
+    if (phase.ladder_size() > 0) *report_.mutable_ladder() = phase.ladder();
     // STOPPED is the agent's word, given on proof.
     const bool stopping = sent_want_ > v1::DesiredTask::RUN;
     if (std::find(kPhases.begin(), kPhases.end(), phase.phase()) != kPhases.end() &&

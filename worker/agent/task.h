@@ -26,6 +26,7 @@
 #include "worker/agent/process.h"
 #include "worker/agent/state_dir.h"
 #include "worker/agent/telemetry_buffer.h"
+#include "worker/agent/wear_log.h"
 #include "worker/trainer_channel/frame.h"
 
 namespace strata {
@@ -34,6 +35,7 @@ namespace strata {
 struct TaskEnvironment {
   const AgentOptions* options = nullptr;
   const std::vector<double>* nvme_weights = nullptr;  // of options->nvme_paths
+  WearLog* wear = nullptr;
   const StateDir* state = nullptr;
   Spawner* spawner = nullptr;
   TelemetryBuffer* telemetry = nullptr;
@@ -87,6 +89,7 @@ class Task {
   // False at end of file or on an error, which goes to outcome->error when it is the trainer's fault.
   bool ReadChannel(const ChildProcess& child, Outcome* outcome);
   bool ReadLog(const Fd& pipe, const char* stream, int64_t* offset, Outcome* outcome);
+  void CountWear(const v1::TrainerMessage& message);
   void Handle(v1::TrainerMessage message, Outcome* outcome);
   void HandlePhase(const v1::TrainerPhase& phase);
   void HandleMetrics(v1::MetricRow row);
@@ -102,6 +105,7 @@ class Task {
   const v1::DesiredTask desired_;
   const bool checkpoint_on_stop_;
   const std::vector<std::string> scratch_;  // a folder in each NVMe path
+  std::vector<int64_t> written_bytes_;      // to each, as the trainer said last; of the task's thread
   const std::string checkpoint_dir_;
   Fd wake_;  // eventfd: the driving thread looks at wants and outbox
 

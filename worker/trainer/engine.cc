@@ -22,6 +22,40 @@ TrainerCounters StartOf(const v1::JobSpec& spec) {
   return counters;
 }
 
+namespace {
+
+void SetIo(const v1::MemorySpec& memory, RankEngineOptions& rank) {
+  const v1::IoSpec& io = memory.io();
+  rank.store.direct = io.direct() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kAuto;
+  if (io.backend() == v1::IO_BACKEND_IO_URING) rank.io_backend = IoBackend::kIoUring;
+  if (io.backend() == v1::IO_BACKEND_THREADS) rank.io_backend = IoBackend::kThreads;
+  if (io.read_depth() > 0) rank.read_depth = static_cast<unsigned>(io.read_depth());
+  if (io.write_depth() > 0) rank.write_depth = static_cast<unsigned>(io.write_depth());
+  for (const int feature : memory.require()) {
+    switch (feature) {
+      case v1::FEATURE_IO_URING:
+        rank.required.push_back(Feature::kIoUring);
+        break;
+      case v1::FEATURE_O_DIRECT:
+        rank.required.push_back(Feature::kODirect);
+        break;
+      case v1::FEATURE_REGISTERED_BUFFERS:
+        rank.required.push_back(Feature::kRegisteredBuffers);
+        break;
+      case v1::FEATURE_LOCKED_MEMORY:
+        rank.required.push_back(Feature::kLockedMemory);
+        break;
+      case v1::FEATURE_HUGE_PAGES:
+        rank.required.push_back(Feature::kHugePages);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+}  // namespace
+
 Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
@@ -42,8 +76,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   RankEngineOptions rank;
   rank.store.paths = options.nvme;
   rank.store.owner = options.owner;
-  rank.store.direct =
-      options.spec.memory().direct_io() == v1::DIRECT_IO_OFF ? DirectIo::kBuffered : DirectIo::kRequire;
+  SetIo(options.spec.memory(), rank);
   rank.train.clip_norm = options.spec.training().grad_clip();
   if (engine->layout_.compute_dtype == DType::kF16) {
     const v1::LossScaleSpec& scale = options.spec.training().loss_scale();
@@ -55,7 +88,13 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   return engine;
 }
 
-std::string Engine::Backends() const { return absl::StrJoin(rank_->Backends(), "; "); }
+std::vector<int64_t> Engine::NvmeWrittenBytes() const {
+  std::vector<int64_t> bytes;
+  if (rank_->store() == nullptr) return bytes;
+  for (const NvmePathCounters& path : rank_->store()->counters().paths)
+    bytes.push_back(static_cast<int64_t>(path.written_bytes));
+  return bytes;
+}
 
 absl::Status Engine::Initialize(uint64_t seed) {
   return rank_->Initialize([&](const TensorInfo& tensor, int64_t element, std::span<float> out) {

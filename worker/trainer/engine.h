@@ -42,8 +42,9 @@ class Engine {
   const v1::JobPlan& plan() const { return plan_; }
   Executor& train() { return rank_->train(); }
   Executor& eval() { return rank_->eval(); }
-  // "io_uring, O_DIRECT ..., pinned arena on transparent huge pages, ...": what was chosen and why.
-  std::string Backends() const;
+  Ladder ladder() const { return rank_->ladder(); }
+  // Of each NVMe path so far; empty when the plan puts nothing there. Any thread.
+  std::vector<int64_t> NvmeWrittenBytes() const;
 
   // States: from random numbers keyed by (seed, tensor, element); from a Hugging Face folder; from a
   // checkpoint.

@@ -2,6 +2,7 @@
 // the plan's peaks are the run's.
 #include <bit>
 #include <cmath>
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,39 @@ TEST_F(EngineTest, TheNumberOfNvmePathsIsInvisibleToTheResult) {
   for (const std::vector<double>& weights : {std::vector<double>{1, 1, 1}, {3, 1, 0.2}}) {
     path_weights_ = weights;
     EXPECT_EQ(Bits(spec), expected) << weights[0] << " " << weights[1] << " " << weights[2];
+  }
+}
+
+TEST_F(EngineTest, WhatAJobRequiresIsThereOrTheJobFailsWithTheRemedy) {
+  v1::JobSpec spec = SmallLlama();
+  Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+  const auto made = Make(spec);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const Ladder ladder = (*made)->ladder();
+  ASSERT_EQ(ladder.size(), static_cast<size_t>(kFeatureCount));
+  ASSERT_TRUE((*made)->Close().ok());
+  for (int i = 0; i < kFeatureCount; ++i) {
+    const Rung& rung = ladder[i];
+    EXPECT_EQ(rung.feature, static_cast<Feature>(i));
+    std::printf("%s: %s %s\n", FeatureName(rung.feature), rung.chosen.c_str(), rung.why.c_str());
+    v1::JobSpec requiring = spec;
+    requiring.mutable_memory()->add_require(static_cast<v1::Feature>(i + 1));
+    const auto engine = Make(requiring);
+    EXPECT_EQ(engine.ok(), rung.why.empty()) << engine.status();
+    if (engine.ok()) continue;
+    EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_NE(engine.status().message().find(FeatureName(rung.feature)), std::string::npos)
+        << engine.status();
+    EXPECT_NE(engine.status().message().find(rung.why), std::string::npos) << engine.status();
+  }
+  // What a job forces down is not there for what it requires.
+  for (const v1::Feature feature :
+       {v1::FEATURE_IO_URING, v1::FEATURE_REGISTERED_BUFFERS, v1::FEATURE_O_DIRECT}) {
+    v1::JobSpec forced = spec;
+    forced.mutable_memory()->mutable_io()->set_backend(v1::IO_BACKEND_THREADS);
+    forced.mutable_memory()->mutable_io()->set_direct(v1::DIRECT_IO_OFF);
+    forced.mutable_memory()->add_require(feature);
+    EXPECT_EQ(Make(forced).status().code(), absl::StatusCode::kFailedPrecondition) << feature;
   }
 }
 

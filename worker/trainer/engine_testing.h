@@ -17,7 +17,6 @@
 #include "common/random.h"
 #include "common/status.h"
 #include "gtest/gtest.h"
-#include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
 #include "worker/trainer/engine.h"
@@ -115,16 +114,12 @@ class EngineTest : public ::testing::Test {
   void SetUp() override {
     folder_ = ::testing::TempDir() + "/engine_test_" + std::to_string(getpid());
     ASSERT_TRUE(MakeDirectories(folder_).ok());
-    const auto info = ProbePath(folder_);
-    ASSERT_TRUE(info.ok()) << info.status();
-    direct_ = info->o_direct;
   }
   void TearDown() override { EXPECT_TRUE(RemoveTree(folder_).ok()); }
 
   using WrapModel = std::function<std::unique_ptr<BlockCompute>(std::unique_ptr<BlockCompute>)>;
 
   absl::StatusOr<std::unique_ptr<Engine>> Make(v1::JobSpec spec, WrapModel wrap_model = nullptr) {
-    if (!direct_) spec.mutable_memory()->set_direct_io(v1::DIRECT_IO_OFF);
     std::vector<NvmePath> paths;
     for (size_t i = 0; i < path_weights_.size(); ++i) {
       paths.push_back({folder_ + "/nvme" + std::to_string(i), path_weights_[i]});
@@ -179,7 +174,6 @@ class EngineTest : public ::testing::Test {
   }
 
   std::string folder_;
-  bool direct_ = false;
   std::vector<double> path_weights_ = {1};
   std::string losses_;
   std::string final_hash_;
@@ -238,6 +232,14 @@ inline const Setting kSettings[] = {
        m.set_prefetch_depth(4);
        m.set_io_threads(4);
        m.set_chunk(100'000);
+     }},
+    {"threads, buffered, one request at a time, NVMe",
+     [](v1::MemorySpec& m) {
+       Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+       m.mutable_io()->set_backend(v1::IO_BACKEND_THREADS);
+       m.mutable_io()->set_direct(v1::DIRECT_IO_OFF);
+       m.mutable_io()->set_read_depth(1);
+       m.mutable_io()->set_write_depth(1);
      }},
     {"one chunk per unit", [](v1::MemorySpec& m) { m.set_chunk(8 * kMiB); }},
 };

@@ -18,6 +18,7 @@
 #include "proto/job_spec/validate.h"
 #include "spdlog/spdlog.h"
 #include "worker/data/tokenizer.h"
+#include "worker/ladder_proto/ladder_proto.h"
 #include "worker/trainer/failure.h"
 
 namespace strata {
@@ -101,7 +102,7 @@ int Trainer::Run() {
     MutexLock lock(mu_);
     ended_ = true;
   }
-  if (absl::Status sent = channel_.Send(last); !sent.ok()) {
+  if (absl::Status sent = Send(last); !sent.ok()) {
     spdlog::error("trainer: the agent is gone: {}", sent.ToString());
     return kAgentGoneExitCode;
   }
@@ -136,13 +137,22 @@ bool Trainer::StopWanted() {
   return want_.has_value() || !commit_error_.empty();
 }
 
+absl::Status Trainer::Send(v1::TrainerMessage& message) {
+  if (engine_ != nullptr) {
+    for (const int64_t bytes : engine_->NvmeWrittenBytes()) message.add_nvme_written_bytes(bytes);
+  }
+  return channel_.Send(message);
+}
+
 void Trainer::SendPhase(const std::string& phase) {
   v1::TrainerMessage message;
   message.mutable_phase()->set_phase(phase);
   message.mutable_phase()->set_step(counters_.iterations);
-  if (engine_ != nullptr) message.mutable_phase()->set_io_backend(engine_->Backends());
+  if (engine_ != nullptr) {
+    for (const Rung& rung : engine_->ladder()) *message.mutable_phase()->add_ladder() = ToProto(rung);
+  }
   // An agent that is gone is noticed, and acted upon, by Listen.
-  (void)channel_.Send(message);
+  (void)Send(message);
 }
 
 absl::Status Trainer::RunTask(v1::TrainerDone& done) {
@@ -205,8 +215,11 @@ absl::Status Trainer::Prepare() {
           {.spec = spec, .budget = task_.budget(), .nvme = NvmePathsOf(task_), .owner = task_.job_uid()}));
   v1::TrainerMessage plan;
   *plan.mutable_plan() = engine_->plan();
-  (void)channel_.Send(plan);
-  spdlog::info("trainer: {}", engine_->Backends());
+  (void)Send(plan);
+  for (const Rung& rung : engine_->ladder()) {
+    spdlog::info("trainer: {}: {}{}", FeatureName(rung.feature), rung.chosen,
+                 rung.why.empty() ? "" : absl::StrCat(", because: ", rung.why));
+  }
   return absl::OkStatus();
 }
 
@@ -327,7 +340,7 @@ absl::Status Trainer::Evaluate() {
   row.set_step(counters_.iterations);
   (*row.mutable_values())["eval_loss"] = source.loss();
   (*row.mutable_values())["eval_perplexity"] = std::exp(source.loss());
-  (void)channel_.Send(message);
+  (void)Send(message);
   spdlog::info("trainer: step {}: eval loss {:.4f}, perplexity {:.3f}", counters_.iterations, source.loss(),
                std::exp(source.loss()));
   return absl::OkStatus();
@@ -390,7 +403,7 @@ absl::Status Trainer::WriteCheckpoint() {
     MutexLock lock(mu_);
     ++commits_sent_;
   }
-  STRATA_RETURN_IF_ERROR(channel_.Send(message));
+  STRATA_RETURN_IF_ERROR(Send(message));
   spdlog::info("trainer: checkpoint of step {} in {}", counters_.iterations, written.path);
   STRATA_RETURN_IF_ERROR(FinishCheckpoint());
   SendPhase("STEPPING");
@@ -510,7 +523,7 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
   if (!state_hash.empty()) texts["state_hash"] = state_hash;
   if (result.skipped) texts["bad_tensor"] = result.bad_tensor;
-  (void)channel_.Send(message);
+  (void)Send(message);
 }
 
 }  // namespace strata

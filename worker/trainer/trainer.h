@@ -51,6 +51,8 @@ class Trainer : private StepSource {
   int64_t StepsToNextEvent() const;
   void Listen();
   bool StopWanted() ABSL_LOCKS_EXCLUDED(mu_);
+  // Adds what every message carries.
+  absl::Status Send(v1::TrainerMessage& message);
   void SendPhase(const std::string& phase);
   void SendStep(const StepResult& result, const std::string& state_hash);
 

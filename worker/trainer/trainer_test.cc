@@ -16,7 +16,6 @@
 #include "common/fd.h"
 #include "common/thread.h"
 #include "offload/checkpoint/export.h"
-#include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
 
@@ -36,8 +35,6 @@ class TrainerTest : public ::testing::Test {
     std::string text;
     for (int i = 0; i < 5000; ++i) text += static_cast<char>('a' + i * i % 26);
     ASSERT_TRUE(WriteFileDurably(text_, text).ok());
-    const auto info = ProbePath(folder_);
-    ASSERT_TRUE(info.ok()) << info.status();
 
     v1::JobSpec& spec = *task_.mutable_spec();
     spec.set_name("trainer-test");
@@ -58,7 +55,6 @@ class TrainerTest : public ::testing::Test {
     spec.mutable_memory()->set_device(16 * kMiB);
     spec.mutable_memory()->set_host(16 * kMiB);
     spec.mutable_memory()->set_nvme(16 * kMiB);
-    if (!info->o_direct) spec.mutable_memory()->set_direct_io(v1::DIRECT_IO_OFF);
     ApplyDefaults(spec);
     task_.set_job_uid("job");
     task_.set_attempt(1);

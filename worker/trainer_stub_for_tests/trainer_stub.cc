@@ -111,7 +111,8 @@ class Stub {
     v1::TrainerMessage message;
     message.mutable_phase()->set_phase(phase);
     message.mutable_phase()->set_step(step);
-    message.mutable_phase()->set_io_backend("stub");
+    message.mutable_phase()->add_ladder()->set_chosen("stub");
+    for (int i = 0; i < task_.nvme_size(); ++i) message.add_nvme_written_bytes(1000 * (i + 1));
     (void)channel_.Send(message);
   }
 

@@ -1,0 +1,90 @@
+#include "offload/engine/ladder.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/status.h"
+#include "offload/io/io_factory.h"
+#include "offload/io/path_probe.h"
+
+namespace strata {
+namespace {
+
+constexpr uint64_t kTrialBytes = uint64_t{2} << 20;
+
+void AddArena(const PinnedArenaReport& arena, Ladder& ladder) {
+  ladder.push_back({Feature::kLockedMemory, arena.locked ? "locked" : "pageable",
+                    arena.locked ? "" : arena.why_not_locked});
+  ladder.push_back(
+      {Feature::kHugePages, absl::StrCat(PageKindName(arena.pages), " pages"), arena.why_not_huge});
+}
+
+}  // namespace
+
+const char* FeatureName(Feature feature) {
+  switch (feature) {
+    case Feature::kIoUring:
+      return "io_uring";
+    case Feature::kODirect:
+      return "o_direct";
+    case Feature::kRegisteredBuffers:
+      return "registered_buffers";
+    case Feature::kLockedMemory:
+      return "locked_memory";
+    case Feature::kHugePages:
+      return "huge_pages";
+  }
+  return "unknown";
+}
+
+// Lanes have engines of their own: the ladder tells of the one that is worst off.
+Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
+                const std::vector<NvmePathReport>& paths) {
+  Ladder ladder;
+  const auto worst = [](const auto& reports, const auto& why) {
+    return *std::find_if(reports.begin(), reports.end() - 1,
+                         [&](const auto& report) { return !why(report).empty(); });
+  };
+  if (!engines.empty()) {
+    const IoEngineReport engine = worst(engines, [](const IoEngineReport& r) { return r.why_not_io_uring; });
+    ladder.push_back({Feature::kIoUring, engine.backend, engine.why_not_io_uring});
+  }
+  if (!paths.empty()) {
+    const NvmePathReport path = worst(paths, [](const NvmePathReport& r) { return r.why_buffered; });
+    ladder.push_back({Feature::kODirect, path.direct ? "O_DIRECT" : "buffered", path.why_buffered});
+  }
+  if (!engines.empty()) {
+    const IoEngineReport engine =
+        worst(engines, [](const IoEngineReport& r) { return r.why_not_registered; });
+    ladder.push_back({Feature::kRegisteredBuffers, engine.why_not_registered.empty() ? "registered" : "plain",
+                      engine.why_not_registered});
+  }
+  AddArena(arena, ladder);
+  return ladder;
+}
+
+absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths) {
+  std::vector<NvmePathReport> paths;
+  for (const std::string& path : nvme_paths) {
+    STRATA_ASSIGN_OR_RETURN(const PathInfo info, ProbePath(path));
+    paths.push_back({.folder = path, .direct = info.o_direct, .why_buffered = info.o_direct_why_not});
+  }
+  STRATA_ASSIGN_OR_RETURN(const auto arena, PinnedArena::Create({.bytes = kTrialBytes}));
+  STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine({}));
+  (void)engine->RegisterBuffer(arena->span());  // What it says is in the report.
+  return LadderOf(arena->report(), {engine->report()}, paths);
+}
+
+absl::Status CheckRequired(const Ladder& ladder, const std::vector<Feature>& required) {
+  for (const Rung& rung : ladder) {
+    if (rung.why.empty() || std::find(required.begin(), required.end(), rung.feature) == required.end())
+      continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "memory.require: ", FeatureName(rung.feature), " cannot be had, there is only ", rung.chosen, ": ",
+        rung.why, "; mend that, or take it out of memory.require: the numbers stay the same"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace strata

@@ -1,0 +1,51 @@
+// The ladder: for each thing that makes offloading fast there is a next best, which gives the same bits. What
+// was chosen, and why not the first choice, is one list, in the status of a job and of a worker. A job may
+// insist on a first choice (memory.require).
+#ifndef OFFLOAD_ENGINE_LADDER_H_
+#define OFFLOAD_ENGINE_LADDER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "offload/arena/pinned_arena.h"
+#include "offload/io/io_engine.h"
+#include "offload/store/nvme_store.h"
+
+namespace strata {
+
+enum class Feature : uint8_t {
+  kIoUring,            // else a pool of threads
+  kODirect,            // else through the page cache
+  kRegisteredBuffers,  // else pages are looked up for each request
+  kLockedMemory,       // else the kernel may page the host arena out
+  kHugePages,          // else pages of 4 KiB
+};
+inline constexpr int kFeatureCount = 5;
+
+// "io_uring", "o_direct", "registered_buffers", "locked_memory", "huge_pages": as in the job file.
+const char* FeatureName(Feature feature);
+
+struct Rung {
+  Feature feature = Feature::kIoUring;
+  std::string chosen;  // "io_uring" or "threads", ...
+  std::string why;     // why not the first choice; "" when it is that
+};
+using Ladder = std::vector<Rung>;  // at most one rung per feature, in their order
+
+// What a run has. `engines` and `paths` are empty when it keeps nothing on NVMe.
+Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
+                const std::vector<NvmePathReport>& paths);
+
+// What this machine offers a run with these NVMe folders. Tries everything on a small scale; errors are the
+// paths'.
+absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths);
+
+// kFailedPrecondition, with the reason and the remedy, when a feature of `required` is not on its first rung.
+// A feature that the run does not use is not missed.
+absl::Status CheckRequired(const Ladder& ladder, const std::vector<Feature>& required);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_ENGINE_LADDER_H_

@@ -1,0 +1,89 @@
+#include "offload/engine/ladder.h"
+
+#include <cstdio>
+
+#include "common/fd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+Ladder Best() {
+  return LadderOf({.pages = PageKind::kHugeTlb, .locked = true},
+                  {{.backend = "io_uring"}, {.backend = "io_uring"}}, {{.direct = true}, {.direct = true}});
+}
+
+TEST(Ladder, FirstChoicesHaveNoReason) {
+  const Ladder ladder = Best();
+  ASSERT_EQ(ladder.size(), static_cast<size_t>(kFeatureCount));
+  for (int i = 0; i < kFeatureCount; ++i) {
+    EXPECT_EQ(ladder[i].feature, static_cast<Feature>(i));
+    EXPECT_EQ(ladder[i].why, "");
+  }
+  EXPECT_EQ(ladder[0].chosen, "io_uring");
+  EXPECT_EQ(ladder[1].chosen, "O_DIRECT");
+  EXPECT_EQ(ladder[2].chosen, "registered");
+  EXPECT_EQ(ladder[3].chosen, "locked");
+  EXPECT_EQ(ladder[4].chosen, "hugetlb pages");
+}
+
+TEST(Ladder, TellsOfTheLaneAndThePathThatAreWorstOff) {
+  for (const bool first : {true, false}) {
+    std::vector<IoEngineReport> engines(2, {.backend = "io_uring"});
+    engines[first ? 0 : 1] = {
+        .backend = "threads", .why_not_io_uring = "no ring", .why_not_registered = "no table"};
+    std::vector<NvmePathReport> paths(2, {.direct = true});
+    paths[first ? 1 : 0] = {.direct = false, .why_buffered = "tmpfs"};
+    const Ladder ladder = LadderOf({.why_not_huge = "few", .why_not_locked = "limit"}, engines, paths);
+    EXPECT_EQ(ladder[0].chosen, "threads");
+    EXPECT_EQ(ladder[0].why, "no ring");
+    EXPECT_EQ(ladder[1].chosen, "buffered");
+    EXPECT_EQ(ladder[1].why, "tmpfs");
+    EXPECT_EQ(ladder[2].chosen, "plain");
+    EXPECT_EQ(ladder[2].why, "no table");
+    EXPECT_EQ(ladder[3].chosen, "pageable");
+    EXPECT_EQ(ladder[3].why, "limit");
+    EXPECT_EQ(ladder[4].chosen, "small pages");
+    EXPECT_EQ(ladder[4].why, "few");
+  }
+}
+
+TEST(Ladder, WithoutNvmeThereAreOnlyTheRungsOfMemory) {
+  const Ladder ladder = LadderOf({.locked = true}, {}, {});
+  ASSERT_EQ(ladder.size(), 2);
+  EXPECT_EQ(ladder[0].feature, Feature::kLockedMemory);
+  EXPECT_TRUE(CheckRequired(ladder, {Feature::kIoUring, Feature::kODirect}).ok());
+}
+
+TEST(Ladder, ARequiredFeatureThatIsMissingNamesTheReason) {
+  EXPECT_TRUE(CheckRequired(Best(), {Feature::kIoUring, Feature::kODirect, Feature::kRegisteredBuffers,
+                                     Feature::kLockedMemory, Feature::kHugePages})
+                  .ok());
+  const Ladder poor =
+      LadderOf({.why_not_huge = "few", .why_not_locked = "limit"},
+               {{.backend = "threads", .why_not_io_uring = "no ring"}}, {{.why_buffered = "tmpfs"}});
+  EXPECT_TRUE(CheckRequired(poor, {}).ok());
+  const absl::Status status = CheckRequired(poor, {Feature::kODirect});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("memory.require: o_direct"));
+  EXPECT_THAT(status.message(), HasSubstr("there is only buffered: tmpfs"));
+}
+
+TEST(Ladder, AMachineOffersEveryRung) {
+  const std::string path = ::testing::TempDir() + "/ladder";
+  ASSERT_TRUE(MakeDirectories(path).ok());
+  const auto offered = OfferedLadder({path});
+  ASSERT_TRUE(offered.ok()) << offered.status();
+  EXPECT_EQ(offered->size(), static_cast<size_t>(kFeatureCount));
+  for (const Rung& rung : *offered) {
+    std::printf("%s: %s %s\n", FeatureName(rung.feature), rung.chosen.c_str(), rung.why.c_str());
+    EXPECT_FALSE(rung.chosen.empty());
+  }
+  EXPECT_EQ(OfferedLadder({path + "/missing"}).status().code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace strata
