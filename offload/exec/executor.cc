@@ -13,6 +13,11 @@ namespace {
 
 constexpr std::chrono::seconds kWaitSlice(60);
 
+bool MovesBytes(LaneKind kind) {
+  return kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite || kind == LaneKind::kH2D ||
+         kind == LaneKind::kD2H;
+}
+
 }  // namespace
 
 Executor::Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options)
@@ -55,6 +60,9 @@ absl::Status Executor::Prepare() {
   }
   for (int32_t op = 0; op < static_cast<int32_t>(plan_.ops.size()); ++op) {
     lanes_[plan_.ops[op].lane].ops.push_back(op);
+    std::vector<StallCause>& causes = stall_causes_.emplace_back();
+    for (const Dependency& dependency : plan_.ops[op].dependencies)
+      causes.push_back(StallCauseOf(plan_, plan_.ops[op], dependency));
   }
   events_.resize(2 * plan_.ops.size());
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -69,8 +77,9 @@ absl::Status Executor::Prepare() {
       }
     }
     if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
-      STRATA_ASSIGN_OR_RETURN(lane.engine, resources_.make_engine(), "I/O engine of lane ",
+      STRATA_ASSIGN_OR_RETURN(auto engine, resources_.make_engine(), "I/O engine of lane ",
                               LaneName(plan_.lanes[i]));
+      lane.engine = std::make_unique<MeteredIoEngine>(std::move(engine), *resources_.clock);
       // Registrations are optional: what could not be had is in the engine's report.
       (void)lane.engine->RegisterBuffer(resources_.host->span());
       (void)resources_.store->RegisterWith(*lane.engine);
@@ -196,7 +205,7 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
   for (const int32_t index : self.ops) {
     const Op& op = plan_.ops[index];
     Span span{.op = index, .step = step, .wait_begin_nanos = clock.MonotonicNanos()};
-    STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, op, step, stats));
+    STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, index, step, stats));
     if (!ready) {
       stopped = true;
       return absl::OkStatus();
@@ -206,7 +215,11 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
       STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
       span.end_nanos = clock.MonotonicNanos();
       stats.busy_nanos += span.end_nanos - span.begin_nanos;
+      ++stats.operations;
       stats.bytes += op.bytes;
+      if (MovesBytes(plan_.lanes[lane].kind))
+        stats.traffic_bytes[static_cast<int>(TrafficClassOf(op))] += op.bytes;
+      if (self.engine != nullptr) self.engine->TakeInto(stats.io);
       traces_[lane].Add(span);
     }
     if (IsDeviceLane(plan_.lanes[lane])) {
@@ -217,10 +230,12 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Executor::WaitFor(int lane, const Op& op, int64_t step, LaneStats& stats) {
+absl::StatusOr<bool> Executor::WaitFor(int lane, int32_t index, int64_t step, LaneStats& stats) {
   LaneState& self = lanes_[lane];
+  const Op& op = plan_.ops[index];
   const bool device_lane = IsDeviceLane(plan_.lanes[lane]);
-  for (const Dependency& dependency : op.dependencies) {
+  for (size_t i = 0; i < op.dependencies.size(); ++i) {
+    const Dependency& dependency = op.dependencies[i];
     const int64_t needed = step - dependency.distance;
     const Lane& producer = plan_.lanes[plan_.ops[dependency.op].lane];
     {
@@ -230,7 +245,9 @@ absl::StatusOr<bool> Executor::WaitFor(int lane, const Op& op, int64_t step, Lan
         self.waiting_op = dependency.op;
         while (done_[dependency.op] < needed && failure_.ok()) self.wake.WaitFor(mu_, kWaitSlice);
         self.waiting_op = -1;
-        stats.wait_nanos[static_cast<int>(producer.kind)] += resources_.clock->MonotonicNanos() - begin;
+        const int64_t waited = resources_.clock->MonotonicNanos() - begin;
+        stats.wait_nanos[static_cast<int>(producer.kind)] += waited;
+        stats.stall_nanos[static_cast<int>(stall_causes_[index][i])] += waited;
       }
       if (!failure_.ok()) return false;
     }
@@ -298,6 +315,10 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   if (resources_.store != nullptr) {
     result.high_water_bytes[static_cast<int>(Tier::kNvme)] =
         static_cast<int64_t>(resources_.store->report().capacity_bytes);
+    const NvmeStoreCounters counters = resources_.store->counters();
+    result.store = {.written_bytes = static_cast<int64_t>(counters.written_bytes),
+                    .retries = static_cast<int64_t>(counters.retries),
+                    .checksum_errors = static_cast<int64_t>(counters.checksum_errors)};
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const int64_t bytes = done.lanes[i].bytes;
