@@ -30,6 +30,10 @@ absl::StatusOr<std::optional<Injection>> Resolve(const OffloadBenchOptions& opti
   for (size_t u = 0; u < layout.units.size(); ++u) {
     for (size_t t = 0; t < layout.units[u].tensors.size(); ++t) {
       if (layout.units[u].tensors[t].name != wanted.tensor) continue;
+      if (layout.units[u].tensors[t].frozen) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("inject: ", wanted.tensor, " is frozen: nobody looks at its gradient"));
+      }
       found.unit = static_cast<int>(u);
       found.tensor = static_cast<int>(t);
       return found;
@@ -56,8 +60,9 @@ class BenchSource : public StepSource {
   double GradientScale(int64_t) override {
     return 1.0 / static_cast<double>(layout_.seq * plan_.micro_batches);
   }
-  AdamWHyper Hyper(int64_t applied) const override {
-    return {.lr = 1e-3 / static_cast<double>(1 + applied % 10)};
+  AdamWHyper Hyper(int64_t applied, int group) const override {
+    const double lr = 1e-3 / static_cast<double>(1 + applied % 10);
+    return group == kDecayGroup ? AdamWHyper{.lr = lr} : AdamWHyper{.lr = lr / 2, .weight_decay = 0};
   }
   bool OnStep(const StepResult& result) override {
     OffloadBenchStep step{.result = result};

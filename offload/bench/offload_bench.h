@@ -57,8 +57,8 @@ struct OffloadBenchSummary {
   int64_t steps = 0;
   double step_seconds = 0;  // mean
   double exposed_io_seconds = 0;
-  double overlap_efficiency = 0;  // busiest lane / wall, over all these steps
-  std::vector<double> busy_seconds;  // mean, by lane of the plan
+  double overlap_efficiency = 0;                                // busiest lane / wall, over all these steps
+  std::vector<double> busy_seconds;                             // mean, by lane of the plan
   std::vector<std::array<double, kStallCauses>> stall_seconds;  // mean, by lane
   std::array<TrafficBytes, kTierCount> read{}, written{};       // of one step: all are equal
   double kernel_read_bytes = -1, kernel_written_bytes = -1;     // mean

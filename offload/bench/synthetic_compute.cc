@@ -121,9 +121,8 @@ void SyntheticCompute::WriteGradients(const BlockArgs& args, uint64_t batch, dou
   for (size_t i = 0; i < units.size(); ++i) {
     const ParamUnit& unit = layout_.units[units[i]];
     auto* gradient = static_cast<float*>(args.grads[i]);
-    const uint64_t key =
-        MixKeys(MixKeys(options_.seed, batch),
-                static_cast<uint64_t>(args.block) << 32 | static_cast<uint32_t>(units[i]));
+    const uint64_t key = MixKeys(MixKeys(options_.seed, batch),
+                                 static_cast<uint64_t>(args.block) << 32 | static_cast<uint32_t>(units[i]));
     for (size_t t = 0; t < unit.tensors.size(); ++t) {
       const TensorInfo& tensor = unit.tensors[t];
       PseudoValues(key, tensor.offset, amplitude,
@@ -161,8 +160,7 @@ absl::Status SyntheticCompute::Forward(Stream*, const BlockArgs& args) {
 absl::Status SyntheticCompute::Loss(Stream*, const BlockArgs& args) {
   const Delay delay(options_);
   STRATA_ASSIGN_OR_RETURN(
-      const Header in,
-      Unseal(Kind::kActivation, args.block, args.input, layout_.activation_bytes, "input"));
+      const Header in, Unseal(Kind::kActivation, args.block, args.input, layout_.activation_bytes, "input"));
   if (BatchOf(args.tokens) != in.batch) {
     return absl::DataLossError("synthetic model: the head has the tokens of another micro-batch");
   }
@@ -180,16 +178,14 @@ absl::Status SyntheticCompute::Loss(Stream*, const BlockArgs& args) {
 absl::Status SyntheticCompute::Backward(Stream*, const BlockArgs& args) {
   const Delay delay(options_);
   const Block& block = layout_.blocks[args.block];
-  STRATA_ASSIGN_OR_RETURN(
-      const Header above,
-      Unseal(Kind::kGradient, args.block + 1, args.grad, layout_.activation_bytes, "output's gradient"));
+  STRATA_ASSIGN_OR_RETURN(const Header above, Unseal(Kind::kGradient, args.block + 1, args.grad,
+                                                     layout_.activation_bytes, "output's gradient"));
   uint64_t batch;
   if (block.kind == BlockKind::kEmbedding) {
     batch = BatchOf(args.tokens);
   } else {
-    STRATA_ASSIGN_OR_RETURN(
-        const Header in,
-        Unseal(Kind::kActivation, args.block, args.input, layout_.activation_bytes, "input"));
+    STRATA_ASSIGN_OR_RETURN(const Header in, Unseal(Kind::kActivation, args.block, args.input,
+                                                    layout_.activation_bytes, "input"));
     batch = in.batch;
   }
   bool same = batch == above.batch;
@@ -203,8 +199,8 @@ absl::Status SyntheticCompute::Backward(Stream*, const BlockArgs& args) {
     }
   }
   if (!same) {
-    return absl::DataLossError(absl::StrCat("synthetic model: BACKWARD of block ", args.block,
-                                            " has buffers of two micro-batches"));
+    return absl::DataLossError(
+        absl::StrCat("synthetic model: BACKWARD of block ", args.block, " has buffers of two micro-batches"));
   }
   WriteGradients(args, batch, above.scale);
   if (block.kind != BlockKind::kEmbedding) {

@@ -17,14 +17,14 @@ constexpr int64_t kRowsMin = 2;  // a micro-batch carries its number in its firs
 // Writing gradients costs time too; only a prediction, so one machine's figure will do.
 constexpr double kGradientBytesPerSecond = 6e9;
 
-void AddTensor(ParamUnit& unit, std::string name, std::vector<int64_t> shape, bool decay) {
+void AddTensor(ParamUnit& unit, std::string name, std::vector<int64_t> shape, int group) {
   TensorInfo tensor;
   tensor.name = absl::StrCat(unit.name, ".", name);
   tensor.elements = 1;
   for (const int64_t size : shape) tensor.elements *= size;
   tensor.shape = std::move(shape);
   tensor.offset = unit.elements;
-  tensor.decay = decay;
+  tensor.group = group;
   unit.elements += RoundUp(tensor.elements, kTensorAlignment);
   unit.tensors.push_back(std::move(tensor));
 }
@@ -33,14 +33,15 @@ void AddTensor(ParamUnit& unit, std::string name, std::vector<int64_t> shape, bo
 ParamUnit LayerUnit(int layer, int64_t h) {
   ParamUnit unit;
   unit.name = absl::StrCat("layers.", layer);
-  AddTensor(unit, "norm1", {h}, false);
-  AddTensor(unit, "qkv", {3 * h, h}, true);
-  AddTensor(unit, "qkv_bias", {3 * h}, false);
-  AddTensor(unit, "out", {h, h}, true);
-  AddTensor(unit, "norm2", {h}, false);
-  AddTensor(unit, "up", {4 * h + 1, h}, true);
-  AddTensor(unit, "up_bias", {4 * h + 1}, false);
-  AddTensor(unit, "down", {h, 4 * h + 1}, true);
+  AddTensor(unit, "norm1", {h}, kPlainGroup);
+  AddTensor(unit, "qkv", {3 * h, h}, kDecayGroup);
+  AddTensor(unit, "qkv_bias", {3 * h}, kPlainGroup);
+  AddTensor(unit, "out", {h, h}, kDecayGroup);
+  AddTensor(unit, "norm2", {h}, kPlainGroup);
+  unit.tensors.back().frozen = layer % 2 == 1;
+  AddTensor(unit, "up", {4 * h + 1, h}, kDecayGroup);
+  AddTensor(unit, "up_bias", {4 * h + 1}, kPlainGroup);
+  AddTensor(unit, "down", {h, 4 * h + 1}, kDecayGroup);
   return unit;
 }
 
@@ -83,10 +84,10 @@ absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape) {
   ParamUnit embedding;
   embedding.name = "embedding";
   const int64_t rows = std::max<int64_t>(1, (shape.parameters - so_far) / h);
-  AddTensor(embedding, "weight", {rows, h}, true);
+  AddTensor(embedding, "weight", {rows, h}, kDecayGroup);
   ParamUnit norm;
   norm.name = "final_norm";
-  AddTensor(norm, "weight", {h}, false);
+  AddTensor(norm, "weight", {h}, kPlainGroup);
   layout.config.vocab = rows;
   layout.units.insert(layout.units.begin(), std::move(embedding));
   layout.units.push_back(std::move(norm));

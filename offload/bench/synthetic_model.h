@@ -1,5 +1,5 @@
 // A model that exists for the engine only: units and blocks of a given size with odd tensor shapes, a unit
-// that two blocks share, and tensors without weight decay.
+// that two blocks share, two parameter groups, and frozen tensors (norm2 of every other layer).
 #ifndef OFFLOAD_BENCH_SYNTHETIC_MODEL_H_
 #define OFFLOAD_BENCH_SYNTHETIC_MODEL_H_
 
@@ -15,7 +15,7 @@ struct SyntheticShape {
   int64_t parameters = 10'000'000;  // about: the model has the odd sizes that come nearest
   int layers = 24;
   DType compute_dtype = DType::kBF16;
-  int64_t rows = 64;  // tokens of a micro-batch: what activations grow with
+  int64_t rows = 64;             // tokens of a micro-batch: what activations grow with
   absl::Duration compute_delay;  // each block's forward and backward takes at least this
 };
 

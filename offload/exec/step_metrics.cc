@@ -99,6 +99,7 @@ void VisitStepMetrics(const StepPlan& plan, const StepResult& result,
     visit(absl::StrCat("busy_ms.", name), Millis(result.lanes[i].busy_nanos));
     visit(absl::StrCat("bytes.", name), static_cast<double>(result.lanes[i].bytes));
   }
+  if (result.redone) visit("speculative_redo", 1);
   visit("exposed_io_ms", Millis(metrics.exposed_io_nanos));
   visit("overlap_efficiency", metrics.overlap_efficiency);
   for (int cause = 0; cause < kStallCauses; ++cause) {
