@@ -224,7 +224,7 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   add("--clip", f.clip, "Global norm to clip gradients to; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  add("--mode", f.mode, "sync, overlap, forward-overlap or speculative");
+  add("--mode", f.mode, "sync, overlap, forward-overlap, speculative or delayed, which changes results");
   add("--params-home", f.params_home, "device, host or nvme");
   add("--gradients-home", f.gradients_home, "device, host or nvme");
   add("--optimizer-home", f.optimizer_home, "device, host or nvme");

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -6,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/bench_options.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
@@ -221,14 +221,37 @@ std::string SummaryText(const OffloadBenchReport& report) {
   return text;
 }
 
+// The engine speaks of a job file's fields; here they are flags.
+absl::Status WithFlagNames(const absl::Status& status) {
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{"memory.chunk_elements", "--chunk"},
+                                             {"memory.io_threads", "--io-threads"},
+                                             {"memory.mode", "--mode"},
+                                             {"memory.device", "--device"},
+                                             {"memory.host", "--host"},
+                                             {"memory.nvme", "--nvme"},
+                                             {"memory.placement.activations", "--activations-home"},
+                                             {"memory.placement.gradients", "--gradients-home"},
+                                             {"memory.placement.optimizer", "--optimizer-home"},
+                                             {"memory.placement.params", "--params-home"},
+                                             {"memory.prefetch_depth", "--depth"},
+                                             {"training.grad_clip", "--clip"},
+                                             {"training.micro_batch", "--tokens"}}));
+}
+
+ExitCode FailBench(const absl::Status& status) {
+  const absl::Status told = WithFlagNames(status);
+  if (!absl::IsInvalidArgument(told)) return Fail(told);
+  PrintError(RenderError(told));
+  return ExitCode::kUsage;
+}
+
 }  // namespace
 
 ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
   const absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
-  if (!options.ok()) {
-    PrintError(RenderError(options.status()));
-    return absl::IsInvalidArgument(options.status()) ? ExitCode::kUsage : ExitCodeOf(options.status());
-  }
+  if (!options.ok()) return FailBench(options.status());
   const Format format = globals.format;
   const auto on_plan = [&](const PlannedJob& planned) {
     if (format == Format::kTable) PrintOut(PlanText(planned));
@@ -251,7 +274,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
     }
   };
   const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(*options, on_plan, on_step);
-  if (!report.ok()) return Fail(report.status());
+  if (!report.ok()) return FailBench(report.status());
   Json json;
   if (format == Format::kJsonl) {
     json["summary"] = SummaryJson(*report);

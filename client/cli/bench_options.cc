@@ -41,10 +41,11 @@ absl::StatusOr<int64_t> ParseBudget(const char* flag, const std::string& text) {
 
 absl::StatusOr<std::optional<Mode>> ParseMode(const std::string& text) {
   if (text.empty()) return std::optional<Mode>();
-  for (const Mode mode : {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap, Mode::kSpeculative}) {
+  for (const Mode mode :
+       {Mode::kSync, Mode::kOverlap, Mode::kForwardOverlap, Mode::kSpeculative, Mode::kDelayed}) {
     if (text == Name(mode)) return std::optional<Mode>(mode);
   }
-  return Bad("--mode", text, "sync, overlap, forward-overlap or speculative");
+  return Bad("--mode", text, "sync, overlap, forward-overlap, speculative or delayed");
 }
 
 absl::StatusOr<Isa> ParseIsa(const std::string& text) {

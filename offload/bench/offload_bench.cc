@@ -103,8 +103,6 @@ OffloadBenchSummary Summarize(const StepPlan& plan, const std::vector<OffloadBen
   summary.steps = static_cast<int64_t>(steps.size() - first);
   for (const OffloadBenchStep& step : steps) summary.skipped_steps += step.result.skipped ? 1 : 0;
   std::vector<const StepResult*> results;
-  double kernel_read = 0, kernel_written = 0;
-  bool kernel_counts = true;
   for (size_t i = first; i < steps.size(); ++i) {
     const StepResult& result = steps[i].result;
     results.push_back(&result);
@@ -120,13 +118,17 @@ OffloadBenchSummary Summarize(const StepPlan& plan, const std::vector<OffloadBen
     }
     summary.read = metrics.read;
     summary.written = metrics.written;
-    kernel_counts &= steps[i].kernel_read_bytes >= 0;
-    kernel_read += static_cast<double>(steps[i].kernel_read_bytes) / n;
-    kernel_written += static_cast<double>(steps[i].kernel_written_bytes) / n;
   }
-  if (kernel_counts) {
-    summary.kernel_read_bytes = kernel_read;
-    summary.kernel_written_bytes = kernel_written;
+  // What the kernel counts is told apart by time: a step's share holds what the next one fetched ahead. Only
+  // the whole is exact.
+  if (steps.front().kernel_read_bytes >= 0) {
+    double read = 0, written = 0;
+    for (const OffloadBenchStep& step : steps) {
+      read += static_cast<double>(step.kernel_read_bytes);
+      written += static_cast<double>(step.kernel_written_bytes);
+    }
+    summary.kernel_read_bytes = read / static_cast<double>(steps.size());
+    summary.kernel_written_bytes = written / static_cast<double>(steps.size());
   }
   summary.io_read = SummarizeIo(plan, LaneKind::kNvmeRead, results);
   summary.io_write = SummarizeIo(plan, LaneKind::kNvmeWrite, results);

@@ -61,7 +61,7 @@ struct OffloadBenchSummary {
   std::vector<double> busy_seconds;                             // mean, by lane of the plan
   std::vector<std::array<double, kStallCauses>> stall_seconds;  // mean, by lane
   std::array<TrafficBytes, kTierCount> read{}, written{};       // of one step: all are equal
-  double kernel_read_bytes = -1, kernel_written_bytes = -1;     // mean
+  double kernel_read_bytes = -1, kernel_written_bytes = -1;     // mean of all steps, the first included
   IoSummary io_read, io_write;
   double nvme_bytes_per_second = 0;  // read and written, over wall time: what fio's mixed figure is
   int64_t skipped_steps = 0;         // of all steps
