@@ -176,6 +176,67 @@ class JobFileTest(unittest.TestCase):
         return self.skipTest("every file system here has O_DIRECT")
 
 
+class BenchTest(unittest.TestCase):
+    """`strata bench offload` on a model of a few KiB."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+
+    def bench(self, *arguments):
+        return strata("bench", "offload", "--params", "200k", "--layers", "2", "--device", "16MiB", "--host", "16MiB", "--nvme", "64MiB",
+                      "--steps", "3", "--state-hash", *arguments, cwd=self.folder)
+
+    def on_nvme(self, *arguments):
+        return self.bench("--params-home", "nvme", "--optimizer-home", "nvme", "--buffered", *arguments)
+
+    def test_json_has_plan_steps_and_summary(self):
+        done = self.on_nvme("-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual([step["step"] for step in report["steps"]], [1, 2, 3])
+        summary, plan = report["summary"], report["plan"]
+        self.assertEqual(summary["state_hash"], report["steps"][-1]["state_hash"])
+        self.assertEqual(sum(summary["nvme_read_bytes"].values()), plan["read_bytes"]["nvme"])
+        self.assertEqual(sum(summary["nvme_written_bytes"].values()), plan["written_bytes"]["nvme"])
+        self.assertEqual(summary["nvme_written_bytes"]["gradients"], 0)
+        self.assertEqual(summary["peak_bytes"], plan["peak_bytes"])
+        self.assertGreaterEqual(summary["nvme_written_bytes"]["records"], 12 * report["parameters"])
+        self.assertGreater(summary["io_read"]["requests"], 0)
+        self.assertTrue(any(lane["stall_ms"] for lane in summary["lanes"]))
+        self.assertIn("step 3", done.stderr)
+        self.assertEqual(os.listdir(os.path.join(self.folder, "strata-runs/bench")), [], "the store left something behind")
+
+    def test_hash_is_that_of_other_settings(self):
+        hashes = set()
+        for arguments in (["--params-home", "device", "--optimizer-home", "host", "--mode", "sync"],
+                          ["--params-home", "nvme", "--optimizer-home", "nvme", "--buffered", "--chunk", "100KiB", "--depth", "1",
+                           "--io-depth", "1", "--io-backend", "threads", "--isa", "scalar", "--compute-delay", "1ms"]):
+            done = self.bench("-o", "jsonl", *arguments)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            self.assertEqual(len(rows), 4)
+            hashes.add(tuple(row.get("state_hash", row.get("summary", {}).get("state_hash")) for row in rows))
+        self.assertEqual(len(hashes), 1)
+        self.assertEqual(len(set(next(iter(hashes)))), 3, "a step changed nothing")
+
+    def test_table_and_an_injected_nan(self):
+        done = self.on_nvme("--inject", "nan:2:last")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("skipped: final_norm.weight is not finite", done.stdout)
+        self.assertIn("skipped   1 steps", done.stdout)
+        self.assertIn("nvme-read", done.stdout)
+
+    def test_wrong_flags_are_2_and_what_does_not_fit_is_8(self):
+        for flag, *arguments in (["--params", "--params", "many"], ["--mode", "--mode", "fast"], ["inject", "--inject", "inf:1:wte"],
+                                 ["inject", "--inject", "inf:9:first"], ["params", "--params", "12"]):
+            done = self.bench(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+            self.assertIn(flag, done.stderr)
+        done = self.bench("--device", "4KiB")
+        self.assertEqual((done.returncode, done.stdout), (8, ""), done.stderr)
+        self.assertIn("--device", done.stderr)
+
+
 class ServerTest(unittest.TestCase):
     def setUp(self):
         self.server = FakeServer()

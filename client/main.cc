@@ -30,6 +30,7 @@ struct CommandLine {
   MetricFlags metrics;
   GenerateFlags generate;
   LocalRunFlags local;
+  BenchOffloadFlags bench;
   std::string format = "table", job, reason, checkpoint, out_dir, state_dir, shell, worker;
   std::vector<std::string> labels;
   std::function<ExitCode()> action;
@@ -195,6 +196,71 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
   stop->callback([&] { line.action = [&] { return RunLocalStop(line.state_dir); }; });
 }
 
+void AddBenchCommands(CLI::App& app, CommandLine& line) {
+  BenchOffloadFlags& f = line.bench;
+  CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
+  bench->require_subcommand(1);
+  CLI::App* offload =
+      bench->add_subcommand("offload", "Train a synthetic model: all of the engine, none of the mathematics");
+  offload->footer(
+      "Gradients are pseudo-random numbers keyed by step, micro-batch and element, so results do not depend "
+      "on\n"
+      "where states live; the model checks every buffer it is given. What is not given, the planner "
+      "chooses.\n"
+      "-o json and yaml print one report at the end, jsonl one object per step and then the summary. The\n"
+      "averages leave out the first step, which fills the pipeline. Fields: deploy/docs/metrics.md.");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    return offload->add_option(name, value, help);
+  };
+  add("--params", f.params, "Parameters, such as 1B, 350M or 20k")->capture_default_str();
+  add("--layers", f.layers, "Layers that share them, with an embedding of a layer's size")
+      ->capture_default_str();
+  add("--tokens", f.tokens, "Tokens of a micro-batch: activations grow with them")->capture_default_str();
+  add("--micro-batches", f.micro_batches, "Of an optimizer step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  add("--steps", f.steps, "Optimizer steps")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  add("--precision", f.precision, "bf16 or fp32")->capture_default_str();
+  add("--clip", f.clip, "Global norm to clip gradients to; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  add("--mode", f.mode, "sync, overlap, forward-overlap, speculative or delayed, which changes results");
+  add("--params-home", f.params_home, "device, host or nvme");
+  add("--gradients-home", f.gradients_home, "device, host or nvme");
+  add("--optimizer-home", f.optimizer_home, "device, host or nvme");
+  add("--activations-home", f.activations_home, "device, host or nvme");
+  add("--device", f.device, "Budget of device memory, such as 512MiB");
+  add("--host", f.host, "Budget of host memory");
+  add("--nvme", f.nvme, "Budget of NVMe space");
+  add("--nvme-path", f.nvme_paths, "Folder for states on NVMe, made when it is missing; may be repeated")
+      ->capture_default_str();
+  add("--nvme-weight", f.nvme_weights, "Part of the bytes of the path in its place, in order; default: equal")
+      ->check(CLI::PositiveNumber);
+  add("--chunk", f.chunk, "Bytes of a chunk's fp32 elements, such as 4MiB");
+  add("--depth", f.depth, "Units fetched ahead")->check(CLI::Range(0, 64));
+  add("--io-threads", f.io_threads, "NVMe lanes of each direction")->check(CLI::Range(0, 64));
+  add("--io-depth", f.io_depth, "Requests of a lane that are out at a time")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  add("--io-backend", f.io_backend, "auto, io_uring or threads")->capture_default_str();
+  offload->add_flag("!--buffered", f.direct_io, "Through the page cache instead of O_DIRECT");
+  add("--threads", f.threads, "Of AdamW, norms and accumulation")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 256));
+  add("--isa", f.isa, "What AdamW runs on: scalar, avx2, avx512 or auto")->capture_default_str();
+  add("--compute-delay", f.compute_delay,
+      "What each block's forward and backward takes at least, such as 5ms: asleep, as while an accelerator "
+      "computes; busy:5ms takes a core")
+      ->option_text("DURATION");
+  add("--inject", f.inject,
+      "A gradient that is not finite: KIND:STEP:TENSOR, such as inf:2:first, nan:3:last")
+      ->option_text("KIND:STEP:TENSOR");
+  add("--seed", f.seed, "Of weights and gradients")->capture_default_str();
+  offload->add_flag("--state-hash", f.state_hash,
+                    "SHA-256 of all states after every step; steps then run one by one");
+  offload->callback([&] { line.action = [&] { return RunBenchOffload(line.globals, line.bench); }; });
+}
+
 void AddOtherCommands(CLI::App& app, CommandLine& line) {
   CLI::App* worker = app.add_subcommand("worker", "The machines that train");
   worker->require_subcommand(1);
@@ -242,6 +308,7 @@ int Main(int argc, char** argv) {
   AddLocalCommands(app, line);
   AddJobCommands(app, line);
   AddCheckpointCommands(app, line);
+  AddBenchCommands(app, line);
   AddOtherCommands(app, line);
   try {
     app.parse(argc, argv);

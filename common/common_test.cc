@@ -12,6 +12,7 @@
 #include "common/crc32c.h"
 #include "common/fd.h"
 #include "common/float16.h"
+#include "common/process_usage.h"
 #include "common/random.h"
 #include "common/status.h"
 #include "common/thread.h"
@@ -175,6 +176,16 @@ TEST(ClockTest, FakeClockMovesOnlyWhenTold) {
   EXPECT_EQ(clock.MonotonicNanos(), 5);
   clock.Advance(absl::Seconds(1));
   EXPECT_EQ(clock.MonotonicNanos(), 1'000'000'005);
+}
+
+TEST(ProcessUsageTest, MemoryThatIsTouchedIsResident) {
+  const ProcessUsage before = ReadProcessUsage();
+  EXPECT_GT(before.rss_bytes, 0);
+  EXPECT_GE(before.rss_peak_bytes, before.rss_bytes);
+  constexpr int64_t kBytes = 64 << 20;
+  std::vector<char> memory(kBytes);
+  for (int64_t i = 0; i < kBytes; i += 4096) memory[i] = static_cast<char>(i >> 12);
+  EXPECT_GE(ReadProcessUsage().rss_bytes, before.rss_bytes + kBytes * 9 / 10);
 }
 
 }  // namespace

@@ -98,6 +98,34 @@ struct LocalRunFlags {
 ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags);
 ExitCode RunLocalStop(const std::string& state_dir);
 
+struct BenchOffloadFlags {
+  std::string params = "100M";
+  int layers = 24;
+  int64_t tokens = 64;
+  int64_t micro_batches = 1;
+  int64_t steps = 4;
+  std::string precision = "bf16";
+  double clip = 1;
+  std::string mode;  // "": the planner chooses, as with all that is empty or 0 here
+  std::string chunk;
+  int depth = 0;
+  int io_threads = 0;
+  std::string io_backend = "auto";
+  int io_depth = 32;
+  bool direct_io = true;
+  int threads = 1;
+  std::string isa = "auto";
+  std::string params_home, gradients_home, optimizer_home, activations_home;
+  std::string device, host, nvme;
+  std::vector<std::string> nvme_paths = {"strata-runs/bench"};
+  std::vector<double> nvme_weights;  // by path; none: equal
+  std::string compute_delay;
+  std::string inject;
+  uint64_t seed = 1;
+  bool state_hash = false;
+};
+ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags);
+
 }  // namespace strata
 
 #endif  // CLIENT_CLI_COMMANDS_H_

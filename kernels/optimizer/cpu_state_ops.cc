@@ -24,7 +24,7 @@ absl::Status CheckParams(const char* op, DType dtype) {
 
 class CpuStateOps final : public StateOps {
  public:
-  explicit CpuStateOps(int threads) : threads_(std::max(1, threads)) {}
+  CpuStateOps(int threads, Isa isa) : threads_(std::max(1, threads)), isa_(isa) {}
 
   absl::Status AdamW(Stream*, const AdamWStep& step) override {
     STRATA_RETURN_IF_ERROR(CheckSize("AdamW", step.n));
@@ -38,15 +38,15 @@ class CpuStateOps final : public StateOps {
                                                    .eps = step.eps,
                                                    .weight_decay = step.weight_decay},
                                                   step.step, step.grad_scale);
-    strata::AdamW(scalars,
-                  {.n = step.n,
-                   .grad = step.grad,
-                   .master = step.master,
-                   .m = step.m,
-                   .v = step.v,
-                   .params = step.params,
-                   .params_dtype = step.params_dtype},
-                  threads_);
+    AdamWOnIsa(isa_, scalars,
+               {.n = step.n,
+                .grad = step.grad,
+                .master = step.master,
+                .m = step.m,
+                .v = step.v,
+                .params = step.params,
+                .params_dtype = step.params_dtype},
+               threads_);
     return absl::OkStatus();
   }
 
@@ -54,7 +54,7 @@ class CpuStateOps final : public StateOps {
                           int64_t n) override {
     STRATA_RETURN_IF_ERROR(CheckSize("CastParams", n));
     STRATA_RETURN_IF_ERROR(CheckParams("CastParams", params_dtype));
-    strata::CastParams(master, params, params_dtype, n, threads_);
+    CastParamsOnIsa(isa_, master, params, params_dtype, n, threads_);
     return absl::OkStatus();
   }
 
@@ -74,10 +74,13 @@ class CpuStateOps final : public StateOps {
 
  private:
   const int threads_;
+  const Isa isa_;
 };
 
 }  // namespace
 
-std::unique_ptr<StateOps> MakeCpuStateOps(int threads) { return std::make_unique<CpuStateOps>(threads); }
+std::unique_ptr<StateOps> MakeCpuStateOps(int threads, Isa isa) {
+  return std::make_unique<CpuStateOps>(threads, isa);
+}
 
 }  // namespace strata

@@ -27,6 +27,11 @@ bool Conflict(const Op& a, const Op& b) {
   return false;
 }
 
+bool MovesBytes(LaneKind kind) {
+  return kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite || kind == LaneKind::kH2D ||
+         kind == LaneKind::kD2H;
+}
+
 }  // namespace
 
 Executor::Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options)
@@ -69,6 +74,9 @@ absl::Status Executor::Prepare() {
   }
   for (int32_t op = 0; op < static_cast<int32_t>(plan_.ops.size()); ++op) {
     lanes_[plan_.ops[op].lane].ops.push_back(op);
+    std::vector<StallCause>& causes = stall_causes_.emplace_back();
+    for (const Dependency& dependency : plan_.ops[op].dependencies)
+      causes.push_back(StallCauseOf(plan_, plan_.ops[op], dependency));
   }
   events_.resize(2 * plan_.ops.size());
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -84,8 +92,9 @@ absl::Status Executor::Prepare() {
     }
     if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
       STRATA_ASSIGN_OR_RETURN(
-          lane.engine, resources_.make_engine(kind == LaneKind::kNvmeRead ? IoOp::kRead : IoOp::kWrite),
+          auto engine, resources_.make_engine(kind == LaneKind::kNvmeRead ? IoOp::kRead : IoOp::kWrite),
           "I/O engine of lane ", LaneName(plan_.lanes[i]));
+      lane.engine = std::make_unique<MeteredIoEngine>(std::move(engine), *resources_.clock);
       // Registrations are optional: what could not be had is in the engine's report.
       (void)lane.engine->RegisterBuffer(resources_.host->span());
       (void)resources_.store->RegisterWith(*lane.engine);
@@ -212,7 +221,7 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
   for (const int32_t index : self.ops) {
     const Op& op = plan_.ops[index];
     Span span{.op = index, .step = step, .wait_begin_nanos = clock.MonotonicNanos()};
-    STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, op, step, stats));
+    STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, index, step, stats));
     if (!ready) {
       stopped = true;
       return absl::OkStatus();
@@ -221,9 +230,7 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     if (op.speculation != Speculation::kRedo || state(step).redo) {
       STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
       span.end_nanos = clock.MonotonicNanos();
-      stats.busy_nanos += span.end_nanos - span.begin_nanos;
-      stats.bytes += op.bytes;
-      traces_[lane].Add(span);
+      Account(lane, span, stats);
     }
     if (IsDeviceLane(plan_.lanes[lane])) {
       STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()));
@@ -231,6 +238,16 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     Finish(index, step);
   }
   return absl::OkStatus();
+}
+
+void Executor::Account(int lane, const Span& span, LaneStats& stats) {
+  const Op& op = plan_.ops[span.op];
+  stats.busy_nanos += span.end_nanos - span.begin_nanos;
+  ++stats.operations;
+  stats.bytes += op.bytes;
+  if (MovesBytes(plan_.lanes[lane].kind))
+    stats.traffic_bytes[static_cast<int>(TrafficClassOf(op))] += op.bytes;
+  traces_[lane].Add(span);
 }
 
 // Several operations are in flight, so that the disk has work while this thread checks what has arrived. They
@@ -248,7 +265,7 @@ absl::Status Executor::RunNvmeLaneStep(int lane, int64_t step, bool& stopped) {
       const int32_t index = self.ops[next++];
       const Op& op = plan_.ops[index];
       Span span{.op = index, .step = step, .wait_begin_nanos = clock.MonotonicNanos()};
-      STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, op, step, stats));
+      STRATA_ASSIGN_OR_RETURN(const bool ready, WaitFor(lane, index, step, stats));
       if (!ready) {
         stopped = true;
         return absl::OkStatus();
@@ -271,9 +288,8 @@ absl::Status Executor::RunNvmeLaneStep(int lane, int64_t step, bool& stopped) {
     span.begin_nanos = std::max(span.begin_nanos, last_end);
     span.wait_begin_nanos = std::max(span.wait_begin_nanos, last_end);
     span.end_nanos = last_end = clock.MonotonicNanos();
-    stats.busy_nanos += span.end_nanos - span.begin_nanos;
-    stats.bytes += op.bytes;
-    traces_[lane].Add(span);
+    Account(lane, span, stats);
+    self.engine->TakeInto(stats.io);
     Finish(span.op, step);
   }
   return absl::OkStatus();
@@ -294,10 +310,12 @@ bool Executor::MayBegin(int32_t index, int64_t step, const std::deque<Span>& in_
   return true;
 }
 
-absl::StatusOr<bool> Executor::WaitFor(int lane, const Op& op, int64_t step, LaneStats& stats) {
+absl::StatusOr<bool> Executor::WaitFor(int lane, int32_t index, int64_t step, LaneStats& stats) {
   LaneState& self = lanes_[lane];
+  const Op& op = plan_.ops[index];
   const bool device_lane = IsDeviceLane(plan_.lanes[lane]);
-  for (const Dependency& dependency : op.dependencies) {
+  for (size_t i = 0; i < op.dependencies.size(); ++i) {
+    const Dependency& dependency = op.dependencies[i];
     const int64_t needed = step - dependency.distance;
     const Lane& producer = plan_.lanes[plan_.ops[dependency.op].lane];
     {
@@ -307,7 +325,9 @@ absl::StatusOr<bool> Executor::WaitFor(int lane, const Op& op, int64_t step, Lan
         self.waiting_op = dependency.op;
         while (done_[dependency.op] < needed && failure_.ok()) self.wake.WaitFor(mu_, kWaitSlice);
         self.waiting_op = -1;
-        stats.wait_nanos[static_cast<int>(producer.kind)] += resources_.clock->MonotonicNanos() - begin;
+        const int64_t waited = resources_.clock->MonotonicNanos() - begin;
+        stats.wait_nanos[static_cast<int>(producer.kind)] += waited;
+        stats.stall_nanos[static_cast<int>(stall_causes_[index][i])] += waited;
       }
       if (!failure_.ok()) return false;
     }
@@ -375,6 +395,10 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   if (resources_.store != nullptr) {
     result.high_water_bytes[static_cast<int>(Tier::kNvme)] =
         static_cast<int64_t>(resources_.store->report().capacity_bytes);
+    const NvmeStoreCounters counters = resources_.store->counters();
+    result.store = {.written_bytes = static_cast<int64_t>(counters.written_bytes),
+                    .retries = static_cast<int64_t>(counters.retries),
+                    .checksum_errors = static_cast<int64_t>(counters.checksum_errors)};
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const int64_t bytes = done.lanes[i].bytes;

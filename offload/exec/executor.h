@@ -29,9 +29,11 @@
 #include "offload/exec/block_compute.h"
 #include "offload/exec/cause.h"
 #include "offload/exec/loss_scale.h"
+#include "offload/exec/stall.h"
 #include "offload/exec/step_source.h"
 #include "offload/exec/trace.h"
 #include "offload/io/io_engine.h"
+#include "offload/io/metered_io_engine.h"
 #include "offload/model/model_layout.h"
 #include "offload/plan/step_plan.h"
 #include "offload/store/nvme_store.h"
@@ -93,7 +95,7 @@ class Executor {
   struct LaneState {
     std::vector<int32_t> ops;  // program order
     Stream* stream = nullptr;  // device lanes
-    std::unique_ptr<IoEngine> engine;
+    std::unique_ptr<MeteredIoEngine> engine;
     CondVar wake;
     int32_t waiting_op = -1;
     int64_t waiting_step = -1;
@@ -123,8 +125,9 @@ class Executor {
   // False: the run is over for this lane.
   bool BeginStep(int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   // False: another lane failed.
-  absl::StatusOr<bool> WaitFor(int lane, const Op& op, int64_t step, LaneStats& stats)
+  absl::StatusOr<bool> WaitFor(int lane, int32_t index, int64_t step, LaneStats& stats)
       ABSL_LOCKS_EXCLUDED(mu_);
+  void Account(int lane, const Span& span, LaneStats& stats);
   void Finish(int32_t op, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -163,6 +166,7 @@ class Executor {
   std::vector<std::vector<UpdateRange>> update_ranges_;  // [unit]
   std::vector<NormRange> norm_ranges_;                   // in the order of the units
   std::vector<size_t> first_norm_range_;                 // [unit], and one more: the end of the last
+  std::vector<std::vector<StallCause>> stall_causes_;    // [op][dependency]
   std::vector<std::unique_ptr<DeviceEvent>> events_;     // [2 * op + (step & 1)], device lanes
   std::vector<LaneTrace> traces_;
   std::vector<IoEngineReport> io_reports_;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "offload/exec/stall.h"
+#include "offload/io/metered_io_engine.h"
 #include "offload/plan/step_plan.h"
 
 namespace strata {
@@ -17,12 +19,30 @@ struct AdamWHyper {
   double lr = 0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
 };
 
+// What moves, by class: how `strata plan` counts placements, too.
+enum class TrafficClass : uint8_t { kParams, kRecords, kGradients, kActivations, kOther };
+inline constexpr int kTrafficClasses = 5;
+const char* Name(TrafficClass traffic);
+TrafficClass TrafficClassOf(const Op& op);
+using TrafficBytes = std::array<int64_t, kTrafficClasses>;
+
 // Busy, waiting and moved by one lane in one step.
 struct LaneStats {
   int64_t busy_nanos = 0;
-  int64_t bytes = 0;
-  // Waiting for an operation of another lane, by that lane's kind (index: LaneKind).
+  int64_t operations = 0;
+  int64_t bytes = 0;             // as the plan counts them: moved, or touched by CPU work
+  TrafficBytes traffic_bytes{};  // `bytes` by class; lanes that move bytes only
+  // Waiting for an operation of another lane, by that lane's kind (index: LaneKind) and by cause.
   std::array<int64_t, 7> wait_nanos{};
+  std::array<int64_t, kStallCauses> stall_nanos{};
+  IoMeter io;  // NVMe lanes
+};
+
+// Of the NVMe store since the job's start.
+struct StoreCounts {
+  int64_t written_bytes = 0;
+  int64_t retries = 0;
+  int64_t checksum_errors = 0;
 };
 
 struct StepResult {
@@ -43,6 +63,7 @@ struct StepResult {
   std::vector<LaneStats> lanes;                        // by index into StepPlan::lanes
   std::array<int64_t, kTierCount> high_water_bytes{};  // end of the highest slot that was handed out so far
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};
+  StoreCounts store;
 };
 
 // Calls come from lane threads, one at a time per function; Hyper may be called by several at once.

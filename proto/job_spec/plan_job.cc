@@ -9,6 +9,7 @@
 #include "common/status.h"
 #include "offload/checkpoint/export.h"
 #include "offload/exec/trace.h"
+#include "offload/plan/chunk_size.h"
 #include "proto/job_spec/parameter_groups.h"
 
 namespace strata {
@@ -155,9 +156,7 @@ PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
   request.recompute = RecomputeOf(memory.recompute());
   request.mode = ModeOf(memory.mode());
   request.prefetch_depth = memory.prefetch_depth();
-  // `chunk` is the size of a chunk's fp32 elements; the engine counts elements, in whole NVMe blocks.
-  request.chunk_elements =
-      memory.chunk() > 0 ? RoundUp<int64_t>(CeilDiv<int64_t>(memory.chunk(), 4), 4096) : 0;
+  request.chunk_elements = ChunkElements(memory.chunk());
   request.io_threads = memory.io_threads();
   return request;
 }

@@ -11,9 +11,11 @@
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
 #include "common/fd.h"
+#include "common/process_usage.h"
 #include "common/status.h"
 #include "nlohmann/json.hpp"
 #include "offload/checkpoint/export.h"
+#include "offload/exec/step_metrics.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
 #include "spdlog/spdlog.h"
@@ -494,7 +496,6 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   values["grad_norm"] = result.grad_norm;
   values["lr"] = result.lr;
   values["tokens"] = result.tokens;
-  values["step_ms"] = seconds * 1e3;
   values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
   values["skipped"] = result.skipped ? 1 : 0;
   if (task_.spec().training().has_loss_scale()) values["loss_scale"] = result.loss_scale;
@@ -503,22 +504,10 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
     values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =
         static_cast<double>(high_water[tier]);
   }
-  int64_t busiest = 0;
-  int64_t exposed = 0;
-  for (size_t i = 0; i < result.lanes.size(); ++i) {
-    const LaneStats& lane = result.lanes[i];
-    const std::string name = LaneName(plan.lanes[i]);
-    busiest = std::max(busiest, lane.busy_nanos);
-    values[absl::StrCat("busy_ms.", name)] = static_cast<double>(lane.busy_nanos) / 1e6;
-    values[absl::StrCat("bytes.", name)] = static_cast<double>(lane.bytes);
-    if (plan.lanes[i].kind != LaneKind::kCompute) continue;
-    for (const LaneKind kind : {LaneKind::kNvmeRead, LaneKind::kNvmeWrite, LaneKind::kH2D, LaneKind::kD2H}) {
-      exposed += lane.wait_nanos[static_cast<int>(kind)];
-    }
-  }
-  values["exposed_io_ms"] = static_cast<double>(exposed) / 1e6;
-  values["overlap_efficiency"] =
-      result.wall_nanos > 0 ? static_cast<double>(busiest) / static_cast<double>(result.wall_nanos) : 0;
+  const ProcessUsage usage = ReadProcessUsage();
+  values["rss_bytes"] = static_cast<double>(usage.rss_bytes);
+  values["rss_peak_bytes"] = static_cast<double>(usage.rss_peak_bytes);
+  VisitStepMetrics(plan, result, [&](const std::string& name, double value) { values[name] = value; });
   auto& texts = *row.mutable_texts();
   texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
   if (!state_hash.empty()) texts["state_hash"] = state_hash;

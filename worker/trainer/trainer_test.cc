@@ -96,8 +96,22 @@ class TrainerTest : public ::testing::Test {
   int exit_code_ = -1;
 };
 
-TEST_F(TrainerTest, TrainsToTheEnd) {
-  const v1::TrainerDone done = Run();
+TEST_F(TrainerTest, TrainsToTheEndAndTellsWhatEachStepCost) {
+  int64_t rows = 0;
+  const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
+    if (!row.values().contains("loss")) return;  // of an evaluation
+    ++rows;
+    for (const char* name :
+         {"step_ms", "tokens_per_s", "busy_ms.compute", "exposed_io_ms", "overlap_efficiency",
+          "device_peak_bytes", "host_peak_bytes", "rss_bytes", "rss_peak_bytes"}) {
+      ASSERT_TRUE(row.values().contains(name)) << name;
+    }
+    EXPECT_GT(row.values().at("step_ms"), 0);
+    EXPECT_GT(row.values().at("busy_ms.compute"), 0);
+    EXPECT_GT(row.values().at("rss_bytes"), 0);
+    EXPECT_LT(row.ByteSizeLong(), 4096u) << row.DebugString();
+  });
+  EXPECT_EQ(rows, task_.spec().training().steps());
   EXPECT_EQ(exit_code_, 0);
   EXPECT_TRUE(done.finished()) << done.DebugString();
   EXPECT_TRUE(fs::exists(done.result().trace_path()));

@@ -1,0 +1,297 @@
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/cli/bench_options.h"
+#include "client/cli/command_util.h"
+#include "client/cli/commands.h"
+#include "common/bytes.h"
+#include "common/fd.h"
+#include "offload/exec/trace.h"
+
+namespace strata {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+Json PerTier(const std::array<int64_t, kTierCount>& bytes) {
+  Json json = Json::object();
+  for (int tier = 0; tier < kTierCount; ++tier) json[Name(static_cast<Tier>(tier))] = bytes[tier];
+  return json;
+}
+
+Json PerClass(const TrafficBytes& bytes) {
+  Json json = Json::object();
+  for (int i = 0; i < kTrafficClasses; ++i) json[Name(static_cast<TrafficClass>(i))] = bytes[i];
+  return json;
+}
+
+Json IoJson(const IoSummary& io) {
+  return {{"requests", io.requests},
+          {"p50_ms", static_cast<double>(io.p50_nanos) / 1e6},
+          {"p99_ms", static_cast<double>(io.p99_nanos) / 1e6},
+          {"queue_depth", io.queue_depth}};
+}
+
+Json PlanJson(const PlannedJob& planned) {
+  Json lanes = Json::array();
+  for (const LaneEstimate& lane : planned.lanes) {
+    lanes.push_back({{"lane", LaneName(lane.lane)},
+                     {"operations", lane.operations},
+                     {"bytes", lane.bytes},
+                     {"busy_ms", lane.busy_seconds * 1e3}});
+  }
+  return {{"mode", Name(planned.choice.mode)},
+          {"prefetch_depth", planned.choice.prefetch_depth},
+          {"chunk_elements", planned.choice.chunk_elements},
+          {"io_threads", planned.choice.io_threads},
+          {"step_ms", planned.step_seconds * 1e3},
+          {"binding_lane", LaneName(planned.train.lanes[planned.binding_lane])},
+          {"peak_bytes", PerTier(planned.peak_bytes)},
+          {"read_bytes", PerTier(planned.read_bytes)},
+          {"written_bytes", PerTier(planned.written_bytes)},
+          {"lanes", std::move(lanes)},
+          {"notes", planned.notes}};
+}
+
+Json StepJson(const StepPlan& plan, const OffloadBenchStep& step) {
+  const StepResult& result = step.result;
+  Json json = {{"step", result.step + 1},
+               {"loss", JsonNumber(result.loss)},
+               {"grad_norm", JsonNumber(result.grad_norm)},
+               {"skipped", result.skipped}};
+  if (result.skipped) json["bad_tensor"] = result.bad_tensor;
+  VisitStepMetrics(plan, result,
+                   [&](const std::string& name, double value) { json[name] = JsonNumber(value); });
+  if (step.kernel_read_bytes >= 0) {
+    json["kernel_read_bytes"] = step.kernel_read_bytes;
+    json["kernel_written_bytes"] = step.kernel_written_bytes;
+  }
+  if (!step.state_hash.empty()) json["state_hash"] = step.state_hash;
+  return json;
+}
+
+// What the arenas add to the memory that the process had before.
+int64_t PlannedRss(const OffloadBenchReport& report) {
+  return report.rss_before_bytes + report.planned.peak_bytes[static_cast<int>(Tier::kDevice)] +
+         report.planned.peak_bytes[static_cast<int>(Tier::kHost)];
+}
+
+Json SummaryJson(const OffloadBenchReport& report) {
+  const OffloadBenchSummary& summary = report.summary;
+  const PlannedJob& planned = report.planned;
+  Json lanes = Json::array();
+  for (size_t i = 0; i < planned.train.lanes.size(); ++i) {
+    Json stalls = Json::object();
+    for (int cause = 0; cause < kStallCauses; ++cause) {
+      const double seconds = summary.stall_seconds[i][cause];
+      if (seconds > 0) stalls[Name(static_cast<StallCause>(cause))] = seconds * 1e3;
+    }
+    lanes.push_back({{"lane", LaneName(planned.train.lanes[i])},
+                     {"busy_ms", summary.busy_seconds[i] * 1e3},
+                     {"predicted_busy_ms", planned.lanes[i].busy_seconds * 1e3},
+                     {"stall_ms", std::move(stalls)}});
+  }
+  Json json = {{"steps", summary.steps},
+               {"skipped_steps", summary.skipped_steps},
+               {"step_ms", summary.step_seconds * 1e3},
+               {"predicted_step_ms", planned.step_seconds * 1e3},
+               {"exposed_io_ms", summary.exposed_io_seconds * 1e3},
+               {"overlap_efficiency", summary.overlap_efficiency},
+               {"lanes", std::move(lanes)}};
+  for (const Tier tier : {Tier::kDevice, Tier::kNvme}) {
+    const int t = static_cast<int>(tier);
+    json[absl::StrCat(Name(tier), "_read_bytes")] = PerClass(summary.read[t]);
+    json[absl::StrCat(Name(tier), "_written_bytes")] = PerClass(summary.written[t]);
+  }
+  if (summary.kernel_read_bytes >= 0) {
+    json["kernel_read_bytes"] = JsonNumber(summary.kernel_read_bytes);
+    json["kernel_written_bytes"] = JsonNumber(summary.kernel_written_bytes);
+  }
+  json["nvme_gib_per_s"] = summary.nvme_bytes_per_second / kGiB;
+  json["io_read"] = IoJson(summary.io_read);
+  json["io_write"] = IoJson(summary.io_write);
+  json["io_retries"] = report.store.retries;
+  json["checksum_errors"] = report.store.checksum_errors;
+  json["nvme_lifetime_written_bytes"] = report.store.written_bytes;
+  json["peak_bytes"] = PerTier(report.high_water_bytes);
+  json["planned_peak_bytes"] = PerTier(planned.peak_bytes);
+  json["rss_before_bytes"] = report.rss_before_bytes;
+  json["rss_peak_bytes"] = report.rss_peak_bytes;
+  json["planned_rss_bytes"] = PlannedRss(report);
+  if (!report.state_hash.empty()) json["state_hash"] = report.state_hash;
+  return json;
+}
+
+std::string PlanText(const PlannedJob& planned) {
+  std::string text = absl::StrFormat(
+      "plan: mode %s, depth %d, chunks of %s elements, predicted step %s, bound by %s\n",
+      Name(planned.choice.mode), planned.choice.prefetch_depth,
+      FormatCount(static_cast<double>(planned.choice.chunk_elements)), FormatSeconds(planned.step_seconds),
+      LaneName(planned.train.lanes[planned.binding_lane]));
+  for (const std::string& note : planned.notes) absl::StrAppend(&text, "  ", note, "\n");
+  return text;
+}
+
+std::string StepText(const StepPlan& plan, const OffloadBenchStep& step) {
+  const StepResult& result = step.result;
+  const StepMetrics metrics = SummarizeStep(plan, result);
+  constexpr int kNvme = static_cast<int>(Tier::kNvme);
+  std::string text = absl::StrFormat(
+      "step %d  %.1f ms  read %s, written %s  exposed I/O %.1f ms  overlap %.2f  loss %.6f  norm %.6g",
+      result.step + 1, static_cast<double>(result.wall_nanos) / 1e6, FormatBytes(result.read_bytes[kNvme]),
+      FormatBytes(result.written_bytes[kNvme]), static_cast<double>(metrics.exposed_io_nanos) / 1e6,
+      metrics.overlap_efficiency, result.loss, result.grad_norm);
+  if (result.skipped) absl::StrAppend(&text, "  skipped: ", result.bad_tensor, " is not finite");
+  if (!step.state_hash.empty()) absl::StrAppend(&text, "  ", step.state_hash);
+  return text + "\n";
+}
+
+std::string LaneTable(const OffloadBenchReport& report) {
+  Table table({"LANE", "BUSY", "PREDICTED", "OF STEP", "WAITS"});
+  const OffloadBenchSummary& summary = report.summary;
+  for (size_t i = 0; i < summary.busy_seconds.size(); ++i) {
+    std::vector<std::string> waits;
+    for (int cause = 0; cause < kStallCauses; ++cause) {
+      const double seconds = summary.stall_seconds[i][cause];
+      if (seconds < 0.001 * summary.step_seconds) continue;
+      waits.push_back(absl::StrFormat("%s %.1f ms", Name(static_cast<StallCause>(cause)), seconds * 1e3));
+    }
+    table.Add({LaneName(report.planned.train.lanes[i]),
+               absl::StrFormat("%.1f ms", summary.busy_seconds[i] * 1e3),
+               absl::StrFormat("%.1f ms", report.planned.lanes[i].busy_seconds * 1e3),
+               absl::StrFormat("%.0f %%", 100 * summary.busy_seconds[i] / summary.step_seconds),
+               waits.empty() ? "-" : absl::StrJoin(waits, ", ")});
+  }
+  return table.Render();
+}
+
+std::string TrafficTable(const OffloadBenchSummary& summary) {
+  Table table({"BYTES PER STEP", "DEVICE IN", "DEVICE OUT", "NVME READ", "NVME WRITTEN"});
+  constexpr int kDevice = static_cast<int>(Tier::kDevice);
+  constexpr int kNvme = static_cast<int>(Tier::kNvme);
+  for (int i = 0; i < kTrafficClasses; ++i) {
+    table.Add({Name(static_cast<TrafficClass>(i)), FormatBytes(summary.written[kDevice][i]),
+               FormatBytes(summary.read[kDevice][i]), FormatBytes(summary.read[kNvme][i]),
+               FormatBytes(summary.written[kNvme][i])});
+  }
+  return table.Render();
+}
+
+std::string SummaryText(const OffloadBenchReport& report) {
+  const OffloadBenchSummary& summary = report.summary;
+  std::string text = absl::StrCat("\n", LaneTable(report), "\n", TrafficTable(summary), "\n");
+  const auto add = [&](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
+  add(absl::StrFormat("step      %.1f ms on average of %d, predicted %.1f ms (%.2f x)",
+                      summary.step_seconds * 1e3, summary.steps, report.planned.step_seconds * 1e3,
+                      summary.step_seconds / report.planned.step_seconds));
+  add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %.1f ms of I/O exposed",
+                      summary.overlap_efficiency, summary.exposed_io_seconds * 1e3));
+  const auto io = [](const char* what, const IoSummary& of) {
+    return absl::StrFormat("%s p50 %.2f ms, p99 %.2f ms, depth %.1f", what,
+                           static_cast<double>(of.p50_nanos) / 1e6, static_cast<double>(of.p99_nanos) / 1e6,
+                           of.queue_depth);
+  };
+  if (summary.io_read.requests > 0) {
+    add(absl::StrFormat("NVMe      %.2f GiB/s read and written; %s; %s", summary.nvme_bytes_per_second / kGiB,
+                        io("read", summary.io_read), io("write", summary.io_write)));
+    add(absl::StrFormat("          %d repeated, %d checksum errors, %s written in all", report.store.retries,
+                        report.store.checksum_errors, FormatBytes(report.store.written_bytes)));
+  }
+  if (summary.kernel_read_bytes >= 0) {
+    add(absl::StrFormat("kernel    %s read, %s written per step",
+                        FormatBytes(static_cast<int64_t>(summary.kernel_read_bytes)),
+                        FormatBytes(static_cast<int64_t>(summary.kernel_written_bytes))));
+  }
+  std::vector<std::string> peaks;
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    peaks.push_back(absl::StrFormat("%s %s of %s", Name(static_cast<Tier>(tier)),
+                                    FormatBytes(report.high_water_bytes[tier]),
+                                    FormatBytes(report.planned.peak_bytes[tier])));
+  }
+  add(absl::StrCat("peaks     ", absl::StrJoin(peaks, ", "), " planned"));
+  add(absl::StrFormat("RSS       %s, planned %s", FormatBytes(report.rss_peak_bytes),
+                      FormatBytes(PlannedRss(report))));
+  if (summary.skipped_steps > 0) add(absl::StrCat("skipped   ", summary.skipped_steps, " steps"));
+  if (!report.state_hash.empty()) add(absl::StrCat("hash      ", report.state_hash));
+  return text;
+}
+
+// The engine speaks of a job file's fields; here they are flags.
+absl::Status WithFlagNames(const absl::Status& status) {
+  return absl::Status(
+      status.code(),
+      absl::StrReplaceAll(status.message(), {{"memory.chunk_elements", "--chunk"},
+                                             {"memory.io_threads", "--io-threads"},
+                                             {"memory.mode", "--mode"},
+                                             {"memory.device", "--device"},
+                                             {"memory.host", "--host"},
+                                             {"memory.nvme", "--nvme"},
+                                             {"memory.placement.activations", "--activations-home"},
+                                             {"memory.placement.gradients", "--gradients-home"},
+                                             {"memory.placement.optimizer", "--optimizer-home"},
+                                             {"memory.placement.params", "--params-home"},
+                                             {"memory.prefetch_depth", "--depth"},
+                                             {"training.grad_clip", "--clip"},
+                                             {"training.micro_batch", "--tokens"}}));
+}
+
+ExitCode FailBench(const absl::Status& status) {
+  const absl::Status told = WithFlagNames(status);
+  if (!absl::IsInvalidArgument(told)) return Fail(told);
+  PrintError(RenderError(told));
+  return ExitCode::kUsage;
+}
+
+}  // namespace
+
+ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
+  const absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
+  if (!options.ok()) return FailBench(options.status());
+  const Format format = globals.format;
+  const auto on_plan = [&](const PlannedJob& planned) {
+    if (format == Format::kTable) PrintOut(PlanText(planned));
+    if (planned.peak_bytes[static_cast<int>(Tier::kNvme)] == 0) return;
+    // A folder that cannot be made is told by the store, which opens it.
+    for (const std::string& path : flags.nvme_paths) (void)MakeDirectories(path);
+  };
+  const auto on_step = [&](const StepPlan& plan, const OffloadBenchStep& step) {
+    switch (format) {
+      case Format::kTable:
+        PrintOut(StepText(plan, step));
+        break;
+      case Format::kJsonl:
+        PrintOut(ToLine(StepJson(plan, step)) + "\n");
+        break;
+      case Format::kJson:
+      case Format::kYaml:
+        PrintError(StepText(plan, step));
+        break;
+    }
+  };
+  const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(*options, on_plan, on_step);
+  if (!report.ok()) return FailBench(report.status());
+  Json json;
+  if (format == Format::kJsonl) {
+    json["summary"] = SummaryJson(*report);
+  } else if (format != Format::kTable) {
+    json["parameters"] = report->parameters;
+    json["plan"] = PlanJson(report->planned);
+    json["backends"] = report->backends;
+    json["steps"] = Json::array();
+    for (const OffloadBenchStep& step : report->steps)
+      json["steps"].push_back(StepJson(report->planned.train, step));
+    json["summary"] = SummaryJson(*report);
+  }
+  PrintOut(Render(format, {json}, true, [&] {
+    return absl::StrCat("\n", FormatCount(static_cast<double>(report->parameters)), " parameters; ",
+                        absl::StrJoin(report->backends, "; "), "\n", SummaryText(*report));
+  }));
+  return ExitCode::kOk;
+}
+
+}  // namespace strata
