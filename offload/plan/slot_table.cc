@@ -277,9 +277,15 @@ class TableBuilder {
   template <typename FateOf, typename BytesOf>
   void AddHomes(absl::string_view prefix, absl::string_view name, const FateOf& fate, const BytesOf& bytes,
                 SlotTable::Held* held) {
-    for (std::vector<int32_t>* homes : {&held->own, &held->host, &held->item})
-      homes->assign(layout_.blocks.size(), -1);
-    held->again.assign(layout_.blocks.size(), false);
+    if (!sums_only_) {
+      for (std::vector<int32_t>* homes : {&held->own, &held->host, &held->item})
+        homes->assign(layout_.blocks.size(), -1);
+      held->again.assign(layout_.blocks.size(), false);
+    }
+    const auto add = [&](Tier tier, int b, std::vector<int32_t>* homes) {
+      const int32_t slot = alloc_.Add(tier, bytes(b), prefix, name, b);
+      if (!sums_only_) (*homes)[b] = slot;
+    };
     PoolSize stage;
     for (int b = 0; b < facts_.head; ++b) {
       if (bytes(b) == 0) continue;
@@ -287,17 +293,17 @@ class TableBuilder {
         case Fate::kPasses:
           break;
         case Fate::kStays:
-          held->own[b] = alloc_.Add(Tier::kDevice, bytes(b), prefix, name, b);
+          add(Tier::kDevice, b, &held->own);
           break;
         case Fate::kToHost:
-          held->host[b] = alloc_.Add(Tier::kHost, bytes(b), prefix, name, b);
+          add(Tier::kHost, b, &held->host);
           break;
         case Fate::kToNvme:
-          held->item[b] = alloc_.Add(Tier::kNvme, bytes(b), prefix, name, b);
+          add(Tier::kNvme, b, &held->item);
           Grow(&stage, bytes(b));
           break;
         case Fate::kAgain:
-          held->again[b] = true;
+          if (!sums_only_) held->again[b] = true;
           break;
       }
     }
