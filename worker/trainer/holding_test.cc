@@ -61,7 +61,7 @@ class RandomTokens : public StepSource {
     return absl::OkStatus();
   }
   double GradientScale(int64_t) override { return 1e-2; }
-  AdamWHyper Hyper(int64_t) const override { return {.lr = 3e-3}; }
+  AdamWHyper Hyper(int64_t, int) const override { return {.lr = 3e-3}; }
   bool OnStep(const StepResult& result) override {
     losses += absl::StrCat(std::bit_cast<uint32_t>(result.loss), " ");
     last = result;
