@@ -98,7 +98,7 @@ TEST(BuilderTest, DevicePeakIsConstantInLayersWhereNothingIsHeldOnTheDevice) {
         (holding.saved != PlanChoice::Saved::kRecompute && holding.saved_home == Tier::kDevice))
       continue;
     int64_t peak = 0;
-    for (const int layers : {3, 6, 12, 24, 48}) {
+    for (const int layers : {6, 12, 24, 48}) {
       const ModelLayout layout = MakeTestLayout(TestShape{.layers = layers});
       PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false);
       Hold(holding, &choice);
