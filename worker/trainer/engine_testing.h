@@ -241,6 +241,14 @@ inline const Setting kSettings[] = {
        m.mutable_io()->set_read_depth(1);
        m.mutable_io()->set_write_depth(1);
      }},
+    {"activations on NVMe",
+     [](v1::MemorySpec& m) { Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_NVME); }},
+    {"activations on NVMe, prefetch 1, one I/O thread",
+     [](v1::MemorySpec& m) {
+       Place(m, v1::TIER_HOST, v1::TIER_DEVICE, v1::TIER_HOST, v1::TIER_NVME);
+       m.set_prefetch_depth(1);
+       m.set_io_threads(1);
+     }},
     {"one chunk per unit", [](v1::MemorySpec& m) { m.set_chunk(8 * kMiB); }},
 };
 
