@@ -62,6 +62,10 @@ struct Block {
   int64_t backward_workspace_bytes = 0;  // BACKWARD, or LOSS for the head
   double forward_flops = 0;              // the head: LOSS without gradients
   double backward_flops = 0;             // the head: LOSS with gradients, so its forward part too
+  // Of these, what attention does: other kernels, other speeds. And bytes that norms, activations and sums
+  // move beside the matrix products. For predictions.
+  double forward_attention_flops = 0, backward_attention_flops = 0;
+  double forward_touched_bytes = 0, backward_touched_bytes = 0;
 };
 
 // All byte sizes are for one micro-batch of `micro_batch` sequences of `seq` tokens.

@@ -11,9 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status.h"
 #include "offload/plan/builder.h"
-#include "offload/plan/estimate.h"
 #include "offload/plan/placement_search.h"
-#include "offload/plan/plan_text.h"
 #include "offload/plan/slot_table.h"
 
 namespace strata {
@@ -85,7 +83,8 @@ absl::StatusOr<double> Predict(const PlanRequest& request, const PlanChoice& cho
     PlanChoice sample = choice;
     sample.micro_batches = micro_batches;
     STRATA_ASSIGN_OR_RETURN(const StepPlan plan, BuildPlan(*request.layout, sample, PlanKind::kTrain));
-    return EstimatePlan(plan, request.profile).step_seconds;
+    STRATA_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(*request.layout, plan, request.profile));
+    return simulation.step_seconds;
   };
   if (choice.micro_batches <= kSample) return seconds(choice.micro_batches);
   STRATA_ASSIGN_OR_RETURN(const double fewer, seconds(kSample - 1));
@@ -206,12 +205,11 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
   if (job->choice.mode == Mode::kDelayed)
     job->notes.push_back(
         "mode delayed changes results: each step applies the gradient of the step before, which was computed "
-        "with "
-        "older parameters");
-  const LaneEstimate& binding = job->lanes[job->binding_lane];
-  job->notes.push_back(absl::StrFormat("%s binds: busy %.1f ms of a step of %.1f ms",
-                                       DescribeLane(binding.lane), 1e3 * binding.busy_seconds,
-                                       1e3 * job->step_seconds));
+        "with older parameters");
+  const Simulation& simulated = job->simulation;
+  job->notes.push_back(absl::StrFormat(
+      "%s binds: %.1f ms of a step of %.1f ms; the device waits %.1f ms for transfers", simulated.binding,
+      1e3 * simulated.bound_seconds, 1e3 * simulated.step_seconds, 1e3 * simulated.exposed_io_seconds));
   // The next step up: the first move that was not made in full, and what all of it would take.
   const std::pair<Move, const char*> kNext[] = {
       {Move::kKeepSaved, "no recompute at all"},
@@ -247,10 +245,7 @@ absl::StatusOr<PlannedJob> DescribeJob(const PlanRequest& request, const Placeme
                                               Name(static_cast<Tier>(t)), " budget of ", request.budget[t]));
     job.minimum_bytes[t] = search.Minimum(static_cast<Tier>(t), request.budget).value_or(job.peak_bytes[t]);
   }
-  PlanEstimate estimate = EstimatePlan(job.train, request.profile);
-  job.lanes = std::move(estimate.lanes);
-  job.step_seconds = estimate.step_seconds;
-  job.binding_lane = estimate.binding_lane;
+  STRATA_ASSIGN_OR_RETURN(job.simulation, Simulate(*request.layout, job.train, request.profile));
   FillPlacement(*request.layout, &job);
   FillTraffic(&job);
   FillNotes(request, search, &job);

@@ -15,22 +15,13 @@
 
 #include "absl/status/statusor.h"
 #include "offload/model/model_layout.h"
+#include "offload/plan/machine_profile.h"
+#include "offload/plan/simulator.h"
 #include "offload/plan/step_plan.h"
 
 namespace strata {
 
 enum class Recompute : uint8_t { kNone, kFull };
-
-// Speeds that predictions use; they never change a result, only choices and estimates.
-struct MachineProfile {
-  double compute_flops = 400e9;  // GEMM rate of the device in the compute dtype
-  double h2d_bytes_per_second = 8e9;
-  double d2h_bytes_per_second = 8e9;
-  double nvme_read_bytes_per_second = 2e9;
-  double nvme_write_bytes_per_second = 1.5e9;
-  double cpu_bytes_per_second = 30e9;  // AdamW, accumulation and norms, in bytes touched
-  double per_op_seconds = 20e-6;
-};
 
 struct PlanRequest {
   const ModelLayout* layout = nullptr;
@@ -81,13 +72,6 @@ struct PlanChoice {
   std::vector<BlockChoice> blocks;
 };
 
-struct LaneEstimate {
-  Lane lane;
-  int64_t operations = 0;
-  int64_t bytes = 0;
-  double busy_seconds = 0;
-};
-
 struct PlannedJob {
   PlanChoice choice;
   StepPlan train;
@@ -99,9 +83,7 @@ struct PlannedJob {
   std::array<int64_t, kTierCount>
       minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
-  std::vector<LaneEstimate> lanes;
-  double step_seconds = 0;
-  int binding_lane = 0;
+  Simulation simulation;                                          // of `train` on the request's machine
   std::vector<std::string> notes;  // why: what is where, what binds, what the next step up would need
 };
 

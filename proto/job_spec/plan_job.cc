@@ -186,7 +186,7 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
     row->set_host_bytes(planned.placement[i][1]);
     row->set_nvme_bytes(planned.placement[i][2]);
   }
-  for (const LaneEstimate& lane : planned.lanes) {
+  for (const LaneEstimate& lane : planned.simulation.lanes) {
     v1::LaneRow* row = plan.add_lanes();
     row->set_lane(LaneName(lane.lane));
     row->set_operations(lane.operations);
@@ -201,10 +201,10 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
   plan.set_prefetch_depth(planned.choice.prefetch_depth);
   plan.set_chunk_elements(planned.choice.chunk_elements);
   plan.set_parameters(layout.parameter_count());
-  const auto nanos = static_cast<int64_t>(planned.step_seconds * 1e9);
+  const auto nanos = static_cast<int64_t>(planned.simulation.step_seconds * 1e9);
   plan.mutable_step_time()->set_seconds(nanos / 1'000'000'000);
   plan.mutable_step_time()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  if (!planned.lanes.empty()) plan.set_binding_lane(LaneName(planned.train.lanes[planned.binding_lane]));
+  plan.set_binding_lane(planned.simulation.binding);
   for (const std::string& note : planned.notes) plan.add_notes(note);
   return plan;
 }
