@@ -35,7 +35,7 @@ Case Build(Mode mode, int depth, Tier record = Tier::kNvme) {
   return c;
 }
 
-Simulation Run(const Case& c, const MachineProfile& profile = MachineProfile()) {
+Simulation SimulateCase(const Case& c, const MachineProfile& profile = MachineProfile()) {
   absl::StatusOr<Simulation> simulation = Simulate(c.layout, c.plan, profile);
   EXPECT_TRUE(simulation.ok()) << simulation.status();
   return *std::move(simulation);
@@ -124,7 +124,7 @@ TEST(SimulatorTest, AStepTakesAtLeastItsBoundAndAtMostFillAndDrainMore) {
   for (int i = 0; i < 400; ++i) {
     const bool shared = i % 2 == 0;
     const Case c = RandomCase(random, /*minimum_slots=*/i % 3 == 0);
-    const Simulation s = Run(c, RandomProfile(random, shared));
+    const Simulation s = SimulateCase(c, RandomProfile(random, shared));
     SCOPED_TRACE(i);
     EXPECT_GE(s.step_seconds, s.bound_seconds * (1 - 1e-9));
     EXPECT_LE(s.step_seconds, Sum(s) * (1 + 1e-9));
@@ -147,7 +147,7 @@ TEST(SimulatorTest, PeaksAreThoseOfThePlan) {
   Random random(7);
   for (int i = 0; i < 100; ++i) {
     const Case c = RandomCase(random, i % 2 == 0);
-    const Simulation s = Run(c);
+    const Simulation s = SimulateCase(c);
     SCOPED_TRACE(i);
     EXPECT_EQ(s.peak_bytes[0], c.plan.arena_bytes[0]);
     EXPECT_EQ(s.peak_bytes[2], c.plan.arena_bytes[2]);
@@ -174,12 +174,13 @@ TEST(SimulatorTest, APlanThatCannotFinishIsNamed) {
 }
 
 TEST(SimulatorTest, OverlapAndPrefetchSaveTime) {
-  const double sync = Run(Build(Mode::kSync, 1)).step_seconds;
-  const double overlap = Run(Build(Mode::kOverlap, 1)).step_seconds;
-  const double deep = Run(Build(Mode::kOverlap, 4)).step_seconds;
+  const double sync = SimulateCase(Build(Mode::kSync, 1)).step_seconds;
+  const double overlap = SimulateCase(Build(Mode::kOverlap, 1)).step_seconds;
+  const double deep = SimulateCase(Build(Mode::kOverlap, 4)).step_seconds;
   EXPECT_LT(overlap, sync);
   EXPECT_LT(deep, overlap);
-  EXPECT_LT(Run(Build(Mode::kForwardOverlap, 4)).step_seconds, Run(Build(Mode::kSync, 4)).step_seconds);
+  EXPECT_LT(SimulateCase(Build(Mode::kForwardOverlap, 4)).step_seconds,
+            SimulateCase(Build(Mode::kSync, 4)).step_seconds);
 }
 
 TEST(SimulatorTest, WhatLanesShareSlowsThemDown) {
@@ -187,9 +188,9 @@ TEST(SimulatorTest, WhatLanesShareSlowsThemDown) {
   MachineProfile profile;
   profile.nvme_read_bytes_per_second = profile.nvme_write_bytes_per_second = 1e8;
   profile.nvme_mixed_bytes_per_second = 2e8;
-  const Simulation duplex = Run(c, profile);
+  const Simulation duplex = SimulateCase(c, profile);
   profile.nvme_mixed_bytes_per_second = 1e8;
-  const Simulation half = Run(c, profile);
+  const Simulation half = SimulateCase(c, profile);
   EXPECT_GT(half.step_seconds, 1.7 * duplex.step_seconds);
   EXPECT_EQ(half.binding, "nvme reads and writes together");
   EXPECT_NEAR(half.bound_seconds, 2 * duplex.bound_seconds, 0.05 * half.bound_seconds);
@@ -201,19 +202,19 @@ TEST(SimulatorTest, WhatLanesShareSlowsThemDown) {
   // One core: computing and the optimizer take turns.
   MachineProfile cores;
   cores.adamw_seconds_per_parameter = 3e-9;
-  const double many = Run(c, cores).step_seconds;
+  const double many = SimulateCase(c, cores).step_seconds;
   cores.cores = 1;
-  EXPECT_GT(Run(c, cores).step_seconds, many);
+  EXPECT_GT(SimulateCase(c, cores).step_seconds, many);
 }
 
 TEST(SimulatorTest, WaitsForTransfersAreExposed) {
   MachineProfile slow;
   slow.nvme_read_bytes_per_second = slow.nvme_write_bytes_per_second = 1e8;
-  const Simulation bound_by_disk = Run(Build(Mode::kSync, 1), slow);
+  const Simulation bound_by_disk = SimulateCase(Build(Mode::kSync, 1), slow);
   EXPECT_GT(bound_by_disk.exposed_io_seconds, 0.5 * bound_by_disk.step_seconds);
   MachineProfile slow_compute;
   slow_compute.bf16.forward_gemm = slow_compute.bf16.backward_gemm = {{1, 1e9}};
-  const Simulation bound_by_compute = Run(Build(Mode::kOverlap, 4), slow_compute);
+  const Simulation bound_by_compute = SimulateCase(Build(Mode::kOverlap, 4), slow_compute);
   EXPECT_LT(bound_by_compute.exposed_io_seconds, 0.05 * bound_by_compute.step_seconds);
   EXPECT_EQ(bound_by_compute.binding, "compute");
 }
