@@ -35,6 +35,8 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags);
 
 struct PlanFlags {
   std::string file;
+  std::string worker;   // plan for this worker of the server
+  std::string machine;  // file: plan for a machine that is not here
 };
 // Asks the server that was given; without one, plans for a local run on this machine.
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags);
@@ -49,6 +51,7 @@ ExitCode RunWatch(const Globals& globals, const std::string& job);
 ExitCode RunCancel(const Globals& globals, const std::string& job, const std::string& reason);
 ExitCode RunEvents(const Globals& globals, const std::string& job);
 ExitCode RunWorkerList(const Globals& globals);
+ExitCode RunWorkerDescribe(const Globals& globals, const std::string& worker);
 ExitCode RunVersion(const Globals& globals);
 
 struct LogFlags {

@@ -146,6 +146,67 @@ std::string WorkerTable(const std::vector<v1::Worker>& workers) {
   return table.Render();
 }
 
+std::string WorkerText(const v1::Worker& worker) {
+  std::string text;
+  const auto line = [&](absl::string_view label, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-22s %s\n", label, value));
+  };
+  line("name", worker.name());
+  const std::string state = v1::Worker::State_Name(worker.state());
+  line("state", worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"));
+  line("version", worker.version());
+  const v1::Capacity& has = worker.capacity();
+  const v1::Capacity& taken = worker.allocated();
+  line("CPUs", absl::StrCat(has.cpus()));
+  line("device", absl::StrCat(FormatBytes(taken.device_bytes()), " of ", FormatBytes(has.device_bytes())));
+  line("host", absl::StrCat(FormatBytes(taken.host_bytes()), " of ", FormatBytes(has.host_bytes())));
+  for (const v1::NvmeVolume& volume : has.nvme()) {
+    line("nvme", absl::StrCat(FormatBytes(volume.bytes()), " for jobs, ", FormatBytes(volume.free_bytes()),
+                              " free at ", volume.path(), " (", volume.fs_type(),
+                              volume.o_direct() ? ", O_DIRECT)" : ", buffered)"));
+  }
+  line("I/O", worker.io_backend_why().empty()
+                  ? worker.io_backend()
+                  : absl::StrCat(worker.io_backend(), " (", worker.io_backend_why(), ")"));
+  line("jobs", absl::StrJoin(worker.jobs(), ", "));
+  line("last sync", FormatSeconds(ToSeconds(worker.since_last_sync())) + " ago");
+  if (!has.has_machine()) {
+    line("speeds", "not measured: predictions for this worker are a guess");
+    return text;
+  }
+  const v1::MachineProfile& machine = has.machine();
+  line("speeds", machine.source());
+  const auto giga = [](double value, const char* unit) {
+    return absl::StrFormat("%.1f G%s", value * 1e-9, unit);
+  };
+  const auto rates = [&](const char* name, const v1::ComputeRates& r) {
+    for (int i = 0; i < r.forward_flops_size(); ++i) {
+      line(i == 0 ? absl::StrCat("  ", name, " matrices") : std::string(),
+           absl::StrCat(
+               giga(r.forward_flops(i), "FLOP/s"), " forward, ",
+               i < r.backward_flops_size() ? giga(r.backward_flops(i), "FLOP/s") : "as much", " backward",
+               i < r.work_size() ? absl::StrFormat(" (blocks of %.1f GFLOP)", r.work(i) * 1e-9) : ""));
+    }
+    line(absl::StrCat("  ", name, " attention"),
+         absl::StrCat(giga(r.attention_flops(), "FLOP/s"), " forward, ",
+                      giga(r.attention_backward_flops(), "FLOP/s"), " backward"));
+    line(absl::StrCat("  ", name, " element-wise"), giga(r.elementwise_bytes_per_second(), "B/s"));
+  };
+  rates("bf16", machine.bf16());
+  rates("f32", machine.f32());
+  line("  host to device", giga(machine.h2d_bytes_per_second(), "B/s"));
+  line("  device to host", giga(machine.d2h_bytes_per_second(), "B/s"));
+  line("  nvme", absl::StrCat(giga(machine.nvme_read_bytes_per_second(), "B/s"), " read, ",
+                              giga(machine.nvme_write_bytes_per_second(), "B/s"), " write, ",
+                              giga(machine.nvme_mixed_bytes_per_second(), "B/s"), " both together"));
+  line("  AdamW", absl::StrFormat("%.2f ns per parameter", machine.adamw_seconds_per_parameter() * 1e9));
+  line("  accumulate, norm", absl::StrCat(giga(machine.accumulate_bytes_per_second(), "B/s"), ", ",
+                                          giga(machine.norm_bytes_per_second(), "B/s")));
+  line("  memory", giga(machine.dram_bytes_per_second(), "B/s"));
+  line("  each operation", absl::StrFormat("%.1f us", machine.per_op_seconds() * 1e6));
+  return text;
+}
+
 std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints) {
   Table table({"NAME", "STEP", "ATTEMPT", "SIZE", "FILES", "TIME", "DIGEST", "PATH"});
   for (const v1::Checkpoint& checkpoint : checkpoints) {

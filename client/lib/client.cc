@@ -174,8 +174,9 @@ absl::StatusOr<v1::Job> Client::CreateJob(v1::CreateJobRequest request) {
   return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CreateJob, request);
 }
 
-absl::StatusOr<v1::JobPlan> Client::PlanJob(const v1::JobSpec& spec) {
+absl::StatusOr<v1::JobPlan> Client::PlanJob(const v1::JobSpec& spec, const std::string& worker) {
   v1::PlanJobRequest request;
+  request.set_worker(worker);
   *request.mutable_spec() = spec;
   return impl_->Call(*impl_->jobs, &v1::JobService::Stub::PlanJob, request);
 }
@@ -240,6 +241,12 @@ absl::StatusOr<std::vector<v1::Worker>> Client::ListWorkers() {
     request.set_page_token(page.next_page_token());
   } while (!request.page_token().empty());
   return workers;
+}
+
+absl::StatusOr<v1::Worker> Client::GetWorker(const std::string& name) {
+  v1::GetWorkerRequest request;
+  request.set_name(name);
+  return impl_->Call(*impl_->fleet, &v1::FleetService::Stub::GetWorker, request);
 }
 
 absl::StatusOr<v1::ServerInfo> Client::GetServerInfo() {

@@ -46,7 +46,8 @@ class Client {
 
   // An empty request_id is filled in.
   absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request);
-  absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec);
+  // For `worker`; "": for the largest that it fits on.
+  absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const std::string& worker = "");
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
   // All pages, newest first as the server orders them; `state` "" or a state's name; `limit` 0 is all.
   absl::StatusOr<std::vector<v1::Job>> ListJobs(const std::string& state, int64_t limit);
@@ -54,6 +55,7 @@ class Client {
   absl::StatusOr<std::vector<v1::JobEvent>> ListJobEvents(const std::string& name);
   absl::StatusOr<v1::QueryMetricsResponse> QueryMetrics(const v1::QueryMetricsRequest& request);
   absl::StatusOr<std::vector<v1::Worker>> ListWorkers();
+  absl::StatusOr<v1::Worker> GetWorker(const std::string& name);
   absl::StatusOr<v1::ServerInfo> GetServerInfo();
   absl::StatusOr<std::vector<v1::Checkpoint>> ListCheckpoints(const std::string& job_name);
   absl::StatusOr<v1::Checkpoint> GetCheckpoint(const std::string& name);

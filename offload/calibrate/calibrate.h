@@ -8,20 +8,25 @@
 #define OFFLOAD_CALIBRATE_CALIBRATE_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "offload/plan/machine_profile.h"
+#include "offload/store/nvme_store.h"
 
 namespace strata {
 
 struct CalibrationOptions {
-  std::string nvme_path;  // an existing folder; scratch is made there and removed. "": NVMe stays a guess
-  int threads = 2;        // of a compute or optimizer operation
+  std::vector<NvmePath> nvme_paths;  // scratch is made there and removed; none: NVMe stays a guess
+  int threads = 2;                   // of a compute or optimizer operation
 };
 
 // Errors: memory for the measurements (under 200 MiB) or space on the path (under 256 MiB) cannot be had, or
 // a kernel or the disk fails.
 absl::StatusOr<MachineProfile> Calibrate(const CalibrationOptions& options);
+
+// Others compute now: what is measured is less than what the machine can do.
+bool MachineIsBusy();
 
 // CPUs this process may run on.
 int AvailableCpus();

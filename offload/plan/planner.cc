@@ -83,8 +83,7 @@ absl::StatusOr<double> Predict(const PlanRequest& request, const PlanChoice& cho
     PlanChoice sample = choice;
     sample.micro_batches = micro_batches;
     STRATA_ASSIGN_OR_RETURN(const StepPlan plan, BuildPlan(*request.layout, sample, PlanKind::kTrain));
-    STRATA_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(*request.layout, plan, request.profile));
-    return simulation.step_seconds;
+    return StepSeconds(*request.layout, plan, request.profile);
   };
   if (choice.micro_batches <= kSample) return seconds(choice.micro_batches);
   STRATA_ASSIGN_OR_RETURN(const double fewer, seconds(kSample - 1));
@@ -243,7 +242,6 @@ absl::StatusOr<PlannedJob> DescribeJob(const PlanRequest& request, const Placeme
     if (job.peak_bytes[t] > request.budget[t])
       return absl::InternalError(absl::StrCat("a plan of ", job.peak_bytes[t], " bytes for a ",
                                               Name(static_cast<Tier>(t)), " budget of ", request.budget[t]));
-    job.minimum_bytes[t] = search.Minimum(static_cast<Tier>(t), request.budget).value_or(job.peak_bytes[t]);
   }
   STRATA_ASSIGN_OR_RETURN(job.simulation, Simulate(*request.layout, job.train, request.profile));
   FillPlacement(*request.layout, &job);

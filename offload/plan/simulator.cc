@@ -350,4 +350,12 @@ absl::StatusOr<Simulation> Simulate(const ModelLayout& layout, const StepPlan& p
   return simulation;
 }
 
+absl::StatusOr<double> StepSeconds(const ModelLayout& layout, const StepPlan& plan,
+                                   const MachineProfile& profile) {
+  Run run(layout, plan, profile);
+  absl::StatusOr<Run::Record> steps = run.Steps(3);
+  if (!steps.ok()) return steps.status();
+  return steps->commit[1] - steps->commit[0];
+}
+
 }  // namespace strata

@@ -10,6 +10,7 @@
 #include "offload/checkpoint/export.h"
 #include "offload/exec/trace.h"
 #include "proto/job_spec/parameter_groups.h"
+#include "proto/machine/machine.h"
 
 namespace strata {
 namespace {
@@ -137,6 +138,7 @@ v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest&
   budget.set_device_bytes(choose(spec.memory().device(), limits.device_bytes()));
   budget.set_host_bytes(choose(spec.memory().host(), limits.host_bytes()));
   budget.set_nvme_bytes(choose(spec.memory().nvme(), limits.nvme_bytes()));
+  if (limits.has_machine()) *budget.mutable_machine() = limits.machine();
   return budget;
 }
 
@@ -159,6 +161,7 @@ PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
   request.chunk_elements =
       memory.chunk() > 0 ? RoundUp<int64_t>(CeilDiv<int64_t>(memory.chunk(), 4), 4096) : 0;
   request.io_threads = memory.io_threads();
+  request.profile = WithThreads(FromProto(budget.machine()), spec.training().compute_threads());
   return request;
 }
 
@@ -205,6 +208,10 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
   plan.mutable_step_time()->set_seconds(nanos / 1'000'000'000);
   plan.mutable_step_time()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
   plan.set_binding_lane(planned.simulation.binding);
+  plan.set_exposed_io_ms(planned.simulation.exposed_io_seconds * 1e3);
+  plan.set_bound_ms(planned.simulation.bound_seconds * 1e3);
+  plan.set_fill_drain_ms((planned.simulation.single_step_seconds - planned.simulation.bound_seconds) * 1e3);
+  if (budget.has_machine()) *plan.mutable_machine() = budget.machine();
   for (const std::string& note : planned.notes) plan.add_notes(note);
   return plan;
 }

@@ -1,7 +1,5 @@
 #include "proto/machine/machine.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,14 +9,10 @@
 #include "absl/strings/str_join.h"
 #include "common/fd.h"
 #include "common/status.h"
-#include "google/protobuf/util/json_util.h"
-#include "offload/calibrate/calibrate.h"
 #include "proto/job_spec/yaml.h"
 
 namespace strata {
 namespace {
-
-constexpr int kCacheVersion = 1;  // grows when what is measured changes
 
 absl::Status Bad(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
@@ -33,9 +27,11 @@ absl::Status CheckRates(absl::string_view field, const v1::ComputeRates& rates) 
   if (rates.forward_flops_size() == 0) return Bad(absl::StrCat(field, ".forward_flops"), "is missing");
   const int points = std::max(1, rates.work_size());
   if (rates.forward_flops_size() != points)
-    return Bad(absl::StrCat(field, ".forward_flops"), absl::StrCat("one rate for each of ", points, " is needed"));
+    return Bad(absl::StrCat(field, ".forward_flops"),
+               absl::StrCat("one rate for each of ", points, " is needed"));
   if (rates.backward_flops_size() != 0 && rates.backward_flops_size() != points)
-    return Bad(absl::StrCat(field, ".backward_flops"), absl::StrCat("one rate for each of ", points, " is needed"));
+    return Bad(absl::StrCat(field, ".backward_flops"),
+               absl::StrCat("one rate for each of ", points, " is needed"));
   for (int i = 0; i < rates.work_size(); ++i) {
     if (!(rates.work(i) > (i == 0 ? 0 : rates.work(i - 1))) || !std::isfinite(rates.work(i)))
       return Bad(absl::StrCat(field, ".work"), "the FLOPs are positive and rise");
@@ -51,7 +47,8 @@ absl::Status CheckRates(absl::string_view field, const v1::ComputeRates& rates) 
       CheckSpeed(absl::StrCat(field, ".attention_backward_flops"), rates.attention_backward_flops()));
   if (rates.elementwise_bytes_per_second() == 0)
     return Bad(absl::StrCat(field, ".elementwise_bytes_per_second"), "is missing");
-  return CheckSpeed(absl::StrCat(field, ".elementwise_bytes_per_second"), rates.elementwise_bytes_per_second());
+  return CheckSpeed(absl::StrCat(field, ".elementwise_bytes_per_second"),
+                    rates.elementwise_bytes_per_second());
 }
 
 double Or(double value, double otherwise) { return value > 0 ? value : otherwise; }
@@ -83,11 +80,6 @@ void ToProto(const ComputeRates& from, v1::ComputeRates* rates) {
   rates->set_elementwise_bytes_per_second(from.elementwise_bytes_per_second);
 }
 
-bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {
-  return a.version() == b.version() && a.cpu() == b.cpu() && a.cpus() == b.cpus() &&
-         a.threads() == b.threads() && a.nvme_path() == b.nvme_path() && a.nvme_device() == b.nvme_device();
-}
-
 }  // namespace
 
 absl::Status CheckMachine(const v1::MachineProfile& p) {
@@ -111,7 +103,8 @@ absl::Status CheckMachine(const v1::MachineProfile& p) {
     STRATA_RETURN_IF_ERROR(CheckSpeed(speeds[i].first, speeds[i].second));
     if (i < kRequired && speeds[i].second == 0) return Bad(speeds[i].first, "is missing");
   }
-  if (p.cores() < 0 || p.cores() > 1 << 20) return Bad("cores", absl::StrCat(p.cores(), " is no number of cores"));
+  if (p.cores() < 0 || p.cores() > 1 << 20)
+    return Bad("cores", absl::StrCat(p.cores(), " is no number of cores"));
   if (p.threads() < 0 || p.threads() > 1 << 20)
     return Bad("threads", absl::StrCat(p.threads(), " is no number of threads"));
   return absl::OkStatus();
@@ -183,34 +176,6 @@ absl::StatusOr<v1::MachineFile> LoadMachineFile(const std::string& path) {
   absl::StatusOr<v1::MachineFile> file = ParseMachineFile(text);
   if (!file.ok()) return Annotate(file.status(), path);
   return file;
-}
-
-absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache, const std::string& nvme_path,
-                                                   int threads) {
-  v1::CalibrationCache here;
-  here.set_version(kCacheVersion);
-  here.set_cpu(CpuModel());
-  here.set_cpus(AvailableCpus());
-  here.set_threads(threads);
-  here.set_nvme_path(nvme_path);
-  if (struct stat info; !nvme_path.empty() && stat(nvme_path.c_str(), &info) == 0)
-    here.set_nvme_device(static_cast<uint64_t>(info.st_dev));
-  if (const auto text = ReadFile(cache, kJobFileMaxBytes); text.ok()) {
-    v1::CalibrationCache kept;
-    if (google::protobuf::util::JsonStringToMessage(*text, &kept).ok() && SameMachine(kept, here) &&
-        CheckMachine(kept.profile()).ok())
-      return kept.profile();
-  }
-  STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,
-                          Calibrate({.nvme_path = nvme_path, .threads = threads}));
-  *here.mutable_profile() = ToProto(profile);
-  google::protobuf::util::JsonPrintOptions options;
-  options.add_whitespace = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  if (google::protobuf::util::MessageToJsonString(here, &text, options).ok())
-    (void)WriteFileDurably(cache, text);  // only a convenience
-  return here.profile();
 }
 
 }  // namespace strata

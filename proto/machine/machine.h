@@ -1,5 +1,5 @@
 // Machine profiles as messages and files: between the engine's struct (offload/plan/machine_profile.h), the
-// wire, machine files, and the calibration that is kept on disk.
+// wire and machine files.
 #ifndef PROTO_MACHINE_MACHINE_H_
 #define PROTO_MACHINE_MACHINE_H_
 
@@ -22,12 +22,6 @@ v1::MachineProfile ToProto(const MachineProfile& profile);
 // YAML along the message MachineFile. kInvalidArgument: each problem with its line and field.
 absl::StatusOr<v1::MachineFile> ParseMachineFile(absl::string_view text);
 absl::StatusOr<v1::MachineFile> LoadMachineFile(const std::string& path);
-
-// The calibration kept in `cache`, if it is of this CPU, number of CPUs and threads, and of the file system
-// that `nvme_path` is on; else a new one, which is then kept. A cache that cannot be read or written only
-// costs the time to measure again. `nvme_path` "": NVMe is not measured.
-absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache, const std::string& nvme_path,
-                                                   int threads);
 
 }  // namespace strata
 

@@ -112,6 +112,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   for (const std::string& folder : swept) spdlog::info("removed leftover scratch {}", folder);
 
   STRATA_ASSIGN_OR_RETURN(Machine machine, InspectMachine(options));
+  if (!machine.speeds_why_not.empty())
+    spdlog::warn("how fast this machine is could not be measured, so predictions are a guess: {}",
+                 machine.speeds_why_not);
   std::unique_ptr<Agent> agent(new Agent(std::move(options), std::move(state), std::move(machine)));
   for (const TaskRecord& record : records) {
     agent->ended_[record.key] = ReportOf(record, agent->options_.worker_id);
