@@ -305,6 +305,16 @@ std::string PlanText(const v1::JobPlan& plan) {
     }
     absl::StrAppend(&text, "\n", tiers.Render());
   }
+  if (plan.blocks_size() > 0) {
+    Table blocks({"LAYERS", "PARAMS", "GRADIENTS", "OPTIMIZER", "INPUT KEPT", "SAVED BY FORWARD"});
+    for (const v1::BlockRow& row : plan.blocks()) {
+      blocks.Add({row.first() == row.last() ? absl::StrCat(row.first())
+                                            : absl::StrCat(row.first(), " to ", row.last()),
+                  row.params(), row.gradients(), row.optimizer(),
+                  row.activation().empty() ? "-" : row.activation(), row.saved()});
+    }
+    absl::StrAppend(&text, "\n", blocks.Render());
+  }
   if (plan.lanes_size() > 0) {
     Table lanes({"LANE", "OPERATIONS", "BYTES", "BUSY"});
     for (const v1::LaneRow& row : plan.lanes()) {
@@ -323,8 +333,22 @@ std::string PlanText(const v1::JobPlan& plan) {
     if (plan.has_step_time())
       absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
     if (plan.has_step_time() && !plan.binding_lane().empty())
-      absl::StrAppend(&text, ", bound by ", plan.binding_lane());
-    if (plan.has_step_time()) absl::StrAppend(&text, "\n");
+      absl::StrAppend(&text, ", bound by ", plan.binding_lane(), " (", FormatSeconds(plan.bound_ms() / 1e3),
+                      "); the device waits ", FormatSeconds(plan.exposed_io_ms() / 1e3), " for transfers");
+    if (plan.has_step_time()) {
+      absl::StrAppend(&text, "\nspeeds: ",
+                      plan.has_machine() ? plan.machine().source() : "a guess, the machine is not known",
+                      "\n");
+    }
+    if (plan.nvme_written_bytes_per_day() > 0) {
+      absl::StrAppend(&text, "written to NVMe: ",
+                      FormatBytes(static_cast<int64_t>(plan.nvme_written_bytes_per_day())), " per day\n");
+    }
+    for (const v1::Advice& advice : plan.advice()) {
+      if (advice.saved_ms() <= 0) continue;
+      absl::StrAppend(&text, FormatBytes(advice.bytes()), " more of ", advice.tier(), " would save at least ",
+                      FormatSeconds(advice.saved_ms() / 1e3), " of a step\n");
+    }
   }
   for (const std::string& note : plan.notes()) absl::StrAppend(&text, "- ", note, "\n");
   return text;
