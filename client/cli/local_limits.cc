@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/output.h"
+#include "client/cli/command_util.h"
 #include "client/cli/preflight.h"
 #include "common/status.h"
 #include "offload/calibrate/calibrate.h"

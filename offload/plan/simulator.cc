@@ -321,7 +321,7 @@ absl::StatusOr<Simulation> Simulate(const ModelLayout& layout, const StepPlan& p
     LaneEstimate& lane = simulation.lanes[plan.ops[i].lane];
     const OpCost& cost = run.costs()[i];
     ++lane.operations;
-    lane.bytes += plan.ops[i].bytes;
+    if (plan.ops[i].speculation != Speculation::kRedo) lane.bytes += plan.ops[i].bytes;
     lane.alone_seconds += cost.seconds;
     for (int r = 0; r < kSharedResourceCount; ++r)
       simulation.resource_seconds[r] += cost.share[r] * cost.seconds;
