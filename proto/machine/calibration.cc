@@ -18,8 +18,9 @@ constexpr int64_t kCacheMaxBytes = 1 << 20;
 
 bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {
   return a.version() == b.version() && a.cpu() == b.cpu() && a.cpus() == b.cpus() &&
-         a.threads() == b.threads() && std::ranges::equal(a.nvme_paths(), b.nvme_paths()) &&
-         std::ranges::equal(a.nvme_devices(), b.nvme_devices());
+         a.threads() == b.threads() &&
+         std::equal(a.nvme_devices().begin(), a.nvme_devices().end(), b.nvme_devices().begin(),
+                    b.nvme_devices().end());
 }
 
 }  // namespace
@@ -33,7 +34,6 @@ absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
   here.set_threads(threads);
   for (const NvmePath& path : nvme_paths) {
     struct stat info = {};
-    here.add_nvme_paths(path.path);
     here.add_nvme_devices(stat(path.path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_dev) : 0);
   }
   if (const auto text = ReadFile(cache, kCacheMaxBytes); text.ok()) {
