@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/command_util.h"
@@ -54,14 +55,19 @@ v1::ResourceRequest LimitsOf(const v1::MachineFile& machine) {
 }
 
 v1::MachineProfile LocalSpeeds() {
+  // Without a home nothing is kept and NVMe is not measured.
   const std::string folder = CacheFolder();
+  const std::string cache = folder.empty() ? "" : folder + "/calibration.json";
+  std::vector<NvmePath> paths;
   std::error_code error;
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  const std::string cache = folder + "/calibration.json";
+  if (!folder.empty()) {
+    std::filesystem::create_directories(folder, error);
+    paths.push_back({folder});
+  }
   if (!std::filesystem::exists(cache, error))
     PrintError("measuring how fast this machine is (once, a second or two)\n");
   absl::StatusOr<v1::MachineProfile> speeds =
-      LoadOrCalibrate(cache, {{folder}}, std::min(kDefaultComputeThreads, AvailableCpus()));
+      LoadOrCalibrate(cache, paths, std::min(kDefaultComputeThreads, AvailableCpus()));
   if (speeds.ok()) return *std::move(speeds);
   PrintError(absl::StrCat("note: predicted times are a guess: ", speeds.status().message(), "\n"));
   return {};
