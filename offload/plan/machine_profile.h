@@ -56,7 +56,10 @@ struct MachineProfile {
   double nvme_cores = 0.25;          // busy during a transfer: checksums, the kernel
   double dram_bytes_per_second = 0;  // 0: enough for all
 
-  const ComputeRates& rates(DType dtype) const { return dtype == DType::kF32 ? f32 : bf16; }
+  // Accelerators take fp16 as they take bf16; the CPU computes it in fp32.
+  const ComputeRates& rates(DType dtype) const {
+    return dtype == DType::kBF16 || (dtype == DType::kF16 && !device_is_cpu) ? bf16 : f32;
+  }
   bool operator==(const MachineProfile&) const = default;
 };
 
