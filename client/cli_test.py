@@ -362,6 +362,41 @@ class FormatTest(ServerTest):
         self.assertIn("austen-ab12/300", done.stdout)
         self.assertIn("5 MiB", done.stdout)
 
+    def test_worker_describe_says_how_fast_it_is(self):
+        speeds = stubs.machine.MachineProfile(source="measured: a CPU", h2d_bytes_per_second=7.5e9)
+        speeds.bf16.forward_flops.append(123e9)
+        worker = stubs.fleet.Worker(name="workers/w1", state=1, capacity=stubs.fleet.Capacity(cpus=2, machine=speeds))
+        self.answer("GetWorker", worker)
+        done = self.run_cli("worker", "describe", "w1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for text in ("READY", "measured: a CPU", "123.0 GFLOP/s", "7.5 GB/s"):
+            self.assertIn(text, done.stdout)
+        self.assertEqual(self.server.requests("GetWorker")[0].name, "w1")
+        self.answer("GetWorker", stubs.fleet.Worker(name="workers/w1", state=1))
+        self.assertIn("not measured", self.run_cli("worker", "describe", "w1").stdout)
+
+    def test_plan_for_a_worker_and_for_a_machine_that_is_not_here(self):
+        folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        job, machine = os.path.join(folder, "job.yaml"), os.path.join(folder, "machine.yaml")
+        with open(job, "w", encoding="ascii") as file:
+            file.write(JOB)
+        with open(machine, "w", encoding="ascii") as file:
+            file.write("name: far away\ndevice: 24GiB\nhost: 64GiB\nnvme: 1TiB\nspeeds:\n  bf16: {forward_flops: 100e12, "
+                       "elementwise_bytes_per_second: 800e9}\n  h2d_bytes_per_second: 24e9\n"
+                       "  nvme_read_bytes_per_second: 7e9\n  dram_bytes_per_second: 150e9\n")
+        self.answer("PlanJob", stubs.plan.JobPlan(fits=True))
+        self.assertEqual(self.run_cli("plan", job, "--worker", "w1").returncode, 0)
+        self.assertEqual(self.server.requests("PlanJob")[-1].worker, "w1")
+        done = strata("plan", job, "--machine", machine, "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        plan = json.loads(done.stdout)
+        self.assertEqual(plan["machine"]["source"], "far away")
+        self.assertEqual(int(plan["tiers"][0]["budget_bytes"]), 24 << 30)
+        self.assertGreater(plan["bound_ms"], 0)
+        done = strata("plan", job, "--machine", job)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("speeds", done.stderr)
+
     def test_metrics_table(self):
         point = stubs.metrics.Point(step=1, value=5.25)
         self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=[stubs.metrics.Series(name="loss", points=[point])]))

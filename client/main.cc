@@ -31,7 +31,7 @@ struct CommandLine {
   GenerateFlags generate;
   LocalRunFlags local;
   BenchOffloadFlags bench;
-  std::string format = "table", job, reason, checkpoint, out_dir, state_dir, shell, worker;
+  std::string format = "table", job, worker, reason, checkpoint, out_dir, state_dir, shell;
   std::vector<std::string> labels;
   std::function<ExitCode()> action;
 };
@@ -93,6 +93,11 @@ void AddJobCommands(CLI::App& app, CommandLine& line) {
   CLI::App* plan =
       app.add_subcommand("plan", "Show how a job would fit: what lives where, peaks, predicted time");
   plan->add_option("FILE", line.plan.file, "The job file (YAML)")->required();
+  CLI::Option* planned_worker =
+      plan->add_option("--worker", line.plan.worker, "For this worker of the server, at its measured speed");
+  plan->add_option("--machine", line.plan.machine,
+                   "For a machine that is not here: a file (YAML) with what it has and how fast it is")
+      ->excludes(planned_worker);
   plan->callback([&] { line.action = [&] { return RunPlan(line.globals, line.plan); }; });
 
   CLI::App* ls = app.add_subcommand("ls", "List jobs");
@@ -267,8 +272,8 @@ void AddOtherCommands(CLI::App& app, CommandLine& line) {
   worker->add_subcommand("list", "All workers with their capacity")->callback([&] {
     line.action = [&] { return RunWorkerList(line.globals); };
   });
-  CLI::App* describe = worker->add_subcommand("describe", "What one worker has and offers");
-  describe->add_option("WORKER", line.worker, "The worker's name, as worker list shows it")->required();
+  CLI::App* describe = worker->add_subcommand("describe", "One worker: what it has and how fast it is");
+  describe->add_option("WORKER", line.worker, "The worker's name, as `worker list` shows it")->required();
   describe->callback([&] { line.action = [&] { return RunWorkerDescribe(line.globals, line.worker); }; });
   app.add_subcommand("version", "Version of this program and of the server")->callback([&] {
     line.action = [&] { return RunVersion(line.globals); };

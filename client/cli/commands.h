@@ -35,6 +35,8 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags);
 
 struct PlanFlags {
   std::string file;
+  std::string worker;   // plan for this worker of the server
+  std::string machine;  // file: plan for a machine that is not here
 };
 // Asks the server that was given; without one, plans for a local run on this machine.
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags);

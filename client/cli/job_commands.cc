@@ -16,6 +16,7 @@
 #include "client/lib/names.h"
 #include "common/status.h"
 #include "proto/job_spec/plan_job.h"
+#include "proto/machine/machine.h"
 
 namespace strata {
 namespace {
@@ -56,8 +57,14 @@ ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& cli
   return ExitCode::kOk;
 }
 
-absl::StatusOr<v1::JobPlan> PlanHere(const v1::JobSpec& spec) {
-  STRATA_ASSIGN_OR_RETURN(const v1::ResourceRequest limits, LocalLimits(spec, "."));
+absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& flags, const v1::JobSpec& spec) {
+  if (globals.server_given || !flags.worker.empty()) return Connect(globals)->PlanJob(spec, flags.worker);
+  if (!flags.machine.empty()) {
+    STRATA_ASSIGN_OR_RETURN(const v1::MachineFile machine, LoadMachineFile(flags.machine));
+    return PlanJob(spec, LimitsOf(machine));
+  }
+  STRATA_ASSIGN_OR_RETURN(v1::ResourceRequest limits, LocalLimits(spec, "."));
+  *limits.mutable_machine() = LocalSpeeds();
   return PlanJob(spec, limits);
 }
 
@@ -95,8 +102,7 @@ ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
   const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
   if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
   const v1::JobSpec& spec = std::get<LoadedJob>(loaded).spec;
-  const absl::StatusOr<v1::JobPlan> plan =
-      globals.server_given ? Connect(globals)->PlanJob(spec) : PlanHere(spec);
+  const absl::StatusOr<v1::JobPlan> plan = PlanFor(globals, flags, spec);
   if (!plan.ok()) return Fail(plan.status());
   PrintOne(globals, *plan, PlanText(*plan));
   return plan->fits() ? ExitCode::kOk : ExitCode::kRejected;

@@ -152,6 +152,66 @@ std::string WorkerTable(const std::vector<v1::Worker>& workers) {
   return table.Render();
 }
 
+std::string WorkerText(const v1::Worker& worker) {
+  std::string text;
+  const auto line = [&](absl::string_view label, const std::string& value) {
+    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-22s %s\n", label, value));
+  };
+  line("name", worker.name());
+  const std::string state = v1::Worker::State_Name(worker.state());
+  line("state", worker.reason().empty() ? state : absl::StrCat(state, " (", worker.reason(), ")"));
+  line("version", worker.version());
+  const v1::Capacity& has = worker.capacity();
+  const v1::Capacity& taken = worker.allocated();
+  line("CPUs", absl::StrCat(has.cpus()));
+  line("device", absl::StrCat(FormatBytes(taken.device_bytes()), " of ", FormatBytes(has.device_bytes())));
+  line("host", absl::StrCat(FormatBytes(taken.host_bytes()), " of ", FormatBytes(has.host_bytes())));
+  for (const v1::NvmeVolume& volume : has.nvme()) {
+    line("nvme", absl::StrCat(FormatBytes(volume.bytes()), " for jobs, ", FormatBytes(volume.free_bytes()),
+                              " free at ", volume.path(), " (", volume.fs_type(),
+                              volume.o_direct() ? ", O_DIRECT), " : ", buffered), ",
+                              FormatBytes(volume.lifetime_written_bytes()), " written by all jobs"));
+  }
+  for (const v1::Rung& rung : has.ladder()) line("ladder", RungText(rung));
+  line("jobs", absl::StrJoin(worker.jobs(), ", "));
+  line("last sync", FormatSeconds(ToSeconds(worker.since_last_sync())) + " ago");
+  if (!has.has_machine()) {
+    line("speeds", "not measured: predictions for this worker are a guess");
+    return text;
+  }
+  const v1::MachineProfile& machine = has.machine();
+  line("speeds", machine.source());
+  const auto giga = [](double value, const char* unit) {
+    return absl::StrFormat("%.1f G%s", value * 1e-9, unit);
+  };
+  const auto rates = [&](const char* name, const v1::ComputeRates& r) {
+    for (int i = 0; i < r.forward_flops_size(); ++i) {
+      line(i == 0 ? absl::StrCat("  ", name, " matrices") : std::string(),
+           absl::StrCat(
+               giga(r.forward_flops(i), "FLOP/s"), " forward, ",
+               i < r.backward_flops_size() ? giga(r.backward_flops(i), "FLOP/s") : "as much", " backward",
+               i < r.work_size() ? absl::StrFormat(" (blocks of %.1f GFLOP)", r.work(i) * 1e-9) : ""));
+    }
+    line(absl::StrCat("  ", name, " attention"),
+         absl::StrCat(giga(r.attention_flops(), "FLOP/s"), " forward, ",
+                      giga(r.attention_backward_flops(), "FLOP/s"), " backward"));
+    line(absl::StrCat("  ", name, " element-wise"), giga(r.elementwise_bytes_per_second(), "B/s"));
+  };
+  rates("bf16", machine.bf16());
+  rates("f32", machine.f32());
+  line("  host to device", giga(machine.h2d_bytes_per_second(), "B/s"));
+  line("  device to host", giga(machine.d2h_bytes_per_second(), "B/s"));
+  line("  nvme", absl::StrCat(giga(machine.nvme_read_bytes_per_second(), "B/s"), " read, ",
+                              giga(machine.nvme_write_bytes_per_second(), "B/s"), " write, ",
+                              giga(machine.nvme_mixed_bytes_per_second(), "B/s"), " both together"));
+  line("  AdamW", absl::StrFormat("%.2f ns per parameter", machine.adamw_seconds_per_parameter() * 1e9));
+  line("  accumulate, norm", absl::StrCat(giga(machine.accumulate_bytes_per_second(), "B/s"), ", ",
+                                          giga(machine.norm_bytes_per_second(), "B/s")));
+  line("  memory", giga(machine.dram_bytes_per_second(), "B/s"));
+  line("  each operation", absl::StrFormat("%.1f us", machine.per_op_seconds() * 1e6));
+  return text;
+}
+
 std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints) {
   Table table({"NAME", "STEP", "ATTEMPT", "SIZE", "FILES", "TIME", "DIGEST", "PATH"});
   for (const v1::Checkpoint& checkpoint : checkpoints) {
@@ -186,33 +246,6 @@ std::string MetricTable(const v1::QueryMetricsResponse& metrics) {
     table.Add(std::move(row));
   }
   return table.Render();
-}
-
-std::string WorkerText(const v1::Worker& worker) {
-  std::string text;
-  const auto line = [&](const std::string& label, const std::string& value) {
-    absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, value));
-  };
-  line("name", ShortName(worker.name()));
-  line("state", v1::Worker::State_Name(worker.state()));
-  if (!worker.reason().empty()) line("reason", worker.reason());
-  line("version", worker.version());
-  line("last sync", FormatSeconds(ToSeconds(worker.since_last_sync())));
-  const v1::Capacity& capacity = worker.capacity();
-  line("cpus", absl::StrCat(capacity.cpus()));
-  const auto used = [](int64_t taken, int64_t all) {
-    return absl::StrCat(Bytes(taken), " of ", Bytes(all), " used");
-  };
-  line("device", used(worker.allocated().device_bytes(), capacity.device_bytes()));
-  line("host", used(worker.allocated().host_bytes(), capacity.host_bytes()));
-  for (const v1::NvmeVolume& volume : capacity.nvme()) {
-    line("nvme", absl::StrCat(volume.path(), " (", volume.fs_type(), "): ", Bytes(volume.bytes()),
-                              " for jobs, ", Bytes(volume.free_bytes()), " free, ",
-                              Bytes(volume.lifetime_written_bytes()), " written by all jobs"));
-  }
-  for (const v1::Rung& rung : capacity.ladder()) line("ladder", RungText(rung));
-  for (const std::string& job : worker.jobs()) line("job", ShortName(job));
-  return text;
 }
 
 std::string JobText(const v1::Job& job) {
@@ -277,6 +310,16 @@ std::string PlanText(const v1::JobPlan& plan) {
     }
     absl::StrAppend(&text, "\n", tiers.Render());
   }
+  if (plan.blocks_size() > 0) {
+    Table blocks({"LAYERS", "PARAMS", "GRADIENTS", "OPTIMIZER", "INPUT KEPT", "SAVED BY FORWARD"});
+    for (const v1::BlockRow& row : plan.blocks()) {
+      blocks.Add({row.first() == row.last() ? absl::StrCat(row.first())
+                                            : absl::StrCat(row.first(), " to ", row.last()),
+                  row.params(), row.gradients(), row.optimizer(),
+                  row.activation().empty() ? "-" : row.activation(), row.saved()});
+    }
+    absl::StrAppend(&text, "\n", blocks.Render());
+  }
   if (plan.lanes_size() > 0) {
     Table lanes({"LANE", "OPERATIONS", "BYTES", "BUSY"});
     for (const v1::LaneRow& row : plan.lanes()) {
@@ -295,8 +338,22 @@ std::string PlanText(const v1::JobPlan& plan) {
     if (plan.has_step_time())
       absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
     if (plan.has_step_time() && !plan.binding_lane().empty())
-      absl::StrAppend(&text, ", bound by ", plan.binding_lane());
-    if (plan.has_step_time()) absl::StrAppend(&text, "\n");
+      absl::StrAppend(&text, ", bound by ", plan.binding_lane(), " (", FormatSeconds(plan.bound_ms() / 1e3),
+                      "); the device waits ", FormatSeconds(plan.exposed_io_ms() / 1e3), " for transfers");
+    if (plan.has_step_time()) {
+      absl::StrAppend(&text, "\nspeeds: ",
+                      plan.has_machine() ? plan.machine().source() : "a guess, the machine is not known",
+                      "\n");
+    }
+    if (plan.nvme_written_bytes_per_day() > 0) {
+      absl::StrAppend(&text, "written to NVMe: ",
+                      FormatBytes(static_cast<int64_t>(plan.nvme_written_bytes_per_day())), " per day\n");
+    }
+    for (const v1::Advice& advice : plan.advice()) {
+      if (advice.saved_ms() <= 0) continue;
+      absl::StrAppend(&text, FormatBytes(advice.bytes()), " more of ", advice.tier(), " would save at least ",
+                      FormatSeconds(advice.saved_ms() / 1e3), " of a step\n");
+    }
   }
   for (const std::string& note : plan.notes()) absl::StrAppend(&text, "- ", note, "\n");
   return text;

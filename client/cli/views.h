@@ -16,6 +16,7 @@ namespace strata {
 std::string JobTable(const std::vector<v1::Job>& jobs);
 std::string EventTable(const std::vector<v1::JobEvent>& events);
 std::string WorkerTable(const std::vector<v1::Worker>& workers);
+// What one worker has, gives, and how fast it was measured to be.
 std::string WorkerText(const v1::Worker& worker);
 std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints);
 // One line per step, one column per series.

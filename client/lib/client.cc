@@ -174,8 +174,9 @@ absl::StatusOr<v1::Job> Client::CreateJob(v1::CreateJobRequest request) {
   return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CreateJob, request);
 }
 
-absl::StatusOr<v1::JobPlan> Client::PlanJob(const v1::JobSpec& spec) {
+absl::StatusOr<v1::JobPlan> Client::PlanJob(const v1::JobSpec& spec, const std::string& worker) {
   v1::PlanJobRequest request;
+  request.set_worker(worker);
   *request.mutable_spec() = spec;
   return impl_->Call(*impl_->jobs, &v1::JobService::Stub::PlanJob, request);
 }

@@ -46,7 +46,8 @@ class Client {
 
   // An empty request_id is filled in.
   absl::StatusOr<v1::Job> CreateJob(v1::CreateJobRequest request);
-  absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec);
+  // For `worker`; "": for the largest that it fits on.
+  absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const std::string& worker = "");
   absl::StatusOr<v1::Job> GetJob(const std::string& name);
   // All pages, newest first as the server orders them; `state` "" or a state's name; `limit` 0 is all.
   absl::StatusOr<std::vector<v1::Job>> ListJobs(const std::string& state, int64_t limit);

@@ -187,9 +187,24 @@ void CountTransformerFlops(const ModelConfig& c, double rows, double seq, Block*
   const double projections =
       2 * rows * hidden * ((q + 2 * kv) + q + ffn_matrices * static_cast<double>(c.ffn));
   const double scores = rows * seq * q;  // one product of causal attention: 2 * rows * (seq / 2) * q
-  block->forward_flops = projections + 2 * scores;
+  block->forward_attention_flops = 2 * scores;
+  block->backward_attention_flops = 5 * scores;
+  block->forward_flops = projections + block->forward_attention_flops;
   block->rest_flops = 2 * rows * hidden * (ffn_matrices - 1) * static_cast<double>(c.ffn);
-  block->backward_flops = 2 * projections + 5 * scores;
+  block->backward_flops = 2 * projections + block->backward_attention_flops;
+}
+
+// Reads and writes of elements. Forward: two norms (2 each), two residual sums (3 each), the rotation of
+// queries and keys (2), the activation. Backward: the norms and the activation again, their gradients, the
+// rotation back.
+void CountTransformerBytes(const ModelConfig& c, double rows, double element, Block* block) {
+  const double hidden = static_cast<double>(c.hidden);
+  const double ffn = static_cast<double>(c.ffn);
+  const bool gated = c.activation == Activation::kSwiglu;
+  const double rotated =
+      c.architecture == Architecture::kLlama ? static_cast<double>((c.heads + c.kv_heads) * c.head_dim) : 0;
+  block->forward_touched_bytes = rows * element * (10 * hidden + 2 * rotated + (gated ? 3 : 2) * ffn);
+  block->backward_touched_bytes = rows * element * (12 * hidden + 2 * rotated + (gated ? 8 : 5) * ffn);
 }
 
 std::vector<Block> MakeBlocks(const ModelLayout& layout) {
@@ -203,6 +218,12 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   Block embedding;
   embedding.kind = BlockKind::kEmbedding;
   for (int unit = 0; unit < first_layer; ++unit) embedding.units.push_back(unit);
+  const double hidden = static_cast<double>(c.hidden);
+  const double vocab = static_cast<double>(c.vocab);
+  embedding.forward_touched_bytes = 2 * rows * hidden * static_cast<double>(SizeOf(type));
+  // The whole gradient is written; rows that occur are added to it.
+  embedding.backward_touched_bytes =
+      hidden * static_cast<double>(SizeOf(layout.acc_dtype())) * (vocab + 2 * rows);
   blocks.push_back(std::move(embedding));
 
   Block layer;
@@ -214,7 +235,9 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
       MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
   layer.backward_workspace_bytes =
       MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
+  const double element = static_cast<double>(SizeOf(type));
   CountTransformerFlops(c, rows, static_cast<double>(layout.seq), &layer);
+  CountTransformerBytes(c, rows, element, &layer);
   for (int i = 0; i < c.layers; ++i) {
     layer.layer = i;
     layer.units = {first_layer + i};
@@ -226,8 +249,10 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   head.units = {final_norm, c.tied_head ? 0 : final_norm + 1};
   head.forward_workspace_bytes = MakeHeadWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
   head.backward_workspace_bytes = head.forward_workspace_bytes;
-  head.forward_flops = 2 * rows * static_cast<double>(c.hidden) * static_cast<double>(c.vocab);
+  head.forward_flops = 2 * rows * hidden * vocab;
   head.backward_flops = 3 * head.forward_flops;  // LOSS is forward and backward
+  head.forward_touched_bytes = rows * element * (2 * hidden + 2 * vocab);
+  head.backward_touched_bytes = rows * element * (8 * hidden + 3 * vocab);
   blocks.push_back(std::move(head));
   return blocks;
 }

@@ -65,6 +65,10 @@ struct Block {
   double forward_flops = 0;              // the head: LOSS without gradients
   double rest_flops = 0;                 // of computing the second saved area again
   double backward_flops = 0;             // the head: LOSS with gradients, so its forward part too
+  // Of these, what attention does: other kernels, other speeds. And bytes that norms, activations and sums
+  // move beside the matrix products. For predictions.
+  double forward_attention_flops = 0, backward_attention_flops = 0;
+  double forward_touched_bytes = 0, backward_touched_bytes = 0;
 };
 
 // All byte sizes are for one micro-batch of `micro_batch` sequences of `seq` tokens.

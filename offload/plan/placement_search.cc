@@ -54,7 +54,8 @@ void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier act
   choice.clip = request_.clip;
   choice.mode = request_.mode.value_or(request_.clip ? Mode::kForwardOverlap : Mode::kOverlap);
   choice.micro_batches = request_.micro_batches;
-  if (request_.chunk_elements != 0) choice.chunk_elements = request_.chunk_elements;
+  choice.chunk_elements =
+      request_.chunk_elements != 0 ? request_.chunk_elements : AutoChunkElements(*request_.layout);
   choice.prefetch_depth = request_.prefetch_depth > 0 ? request_.prefetch_depth : 1;
   if (request_.io_threads != 0) choice.io_threads = request_.io_threads;
   choice.units.assign(request_.layout->units.size(), PlanChoice::UnitHome{params, gradients, record});

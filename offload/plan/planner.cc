@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/checked.h"
 #include "common/status.h"
 #include "offload/plan/builder.h"
-#include "offload/plan/estimate.h"
 #include "offload/plan/placement_search.h"
-#include "offload/plan/plan_text.h"
 #include "offload/plan/slot_table.h"
 
 namespace strata {
@@ -44,7 +44,7 @@ absl::Status Bad(absl::string_view field, absl::string_view what) {
 absl::Status CheckRequest(const PlanRequest& r) {
   if (r.layout == nullptr) return Bad("layout", "missing");
   STRATA_RETURN_IF_ERROR(CheckLayout(*r.layout));
-  const int64_t chunk = r.chunk_elements != 0 ? r.chunk_elements : PlanChoice().chunk_elements;
+  const int64_t chunk = r.chunk_elements != 0 ? r.chunk_elements : AutoChunkElements(*r.layout);
   STRATA_RETURN_IF_ERROR(CheckSizes(*r.layout, chunk, r.micro_batches));
   if (r.prefetch_depth < 0 || r.prefetch_depth > 64)
     return Bad("memory.prefetch_depth", absl::StrCat(r.prefetch_depth, " is outside 0..64"));
@@ -75,14 +75,18 @@ absl::Status CheckRequest(const PlanRequest& r) {
 
 // ---- Which fitting choice: by predicted time.
 
-// The step time of a choice. Many micro-batches are alike, so a few are enough to know the time of each more.
+// The step time of a choice, from plans that are quick to make: few of many micro-batches that are alike, and
+// few of many chunks.
 absl::StatusOr<double> Predict(const PlanRequest& request, const PlanChoice& choice) {
   constexpr int64_t kSample = 3;
+  constexpr int64_t kChunks = 384;
+  const int64_t coarse = RoundUp(CeilDiv(request.layout->total_elements(), kChunks), kChunkMultiple);
   const auto seconds = [&](int64_t micro_batches) -> absl::StatusOr<double> {
     PlanChoice sample = choice;
     sample.micro_batches = micro_batches;
+    sample.chunk_elements = std::max(choice.chunk_elements, coarse);
     STRATA_ASSIGN_OR_RETURN(const StepPlan plan, BuildPlan(*request.layout, sample, PlanKind::kTrain));
-    return EstimatePlan(plan, request.profile).step_seconds;
+    return StepSeconds(*request.layout, plan, request.profile);
   };
   if (choice.micro_batches <= kSample) return seconds(choice.micro_batches);
   STRATA_ASSIGN_OR_RETURN(const double fewer, seconds(kSample - 1));
@@ -105,38 +109,76 @@ std::vector<std::vector<Move>> FillOrders() {
   };
 }
 
-// Candidates: each order at each depth from the smallest start that fits, and from the next kind of start.
-// Equal times go to the earlier candidate, so the result is a function of the request.
-absl::StatusOr<PlanChoice> ChooseFastest(const PlanRequest& request, const PlacementSearch& search,
-                                         const std::vector<PlanChoice>& starts, const TierBytes& minimum) {
-  std::vector<PlanChoice> candidates = {starts.front()};
-  const auto add = [&](PlanChoice choice) {
+// How a choice came about: with more memory the same way leads to its neighbour.
+struct Candidate {
+  PlanChoice start;
+  std::vector<Move> order;
+  PlanChoice choice;
+  double seconds = std::numeric_limits<double>::infinity();
+};
+
+// Candidates: each order at the largest depth that fits, from the smallest start that fits and from the next
+// kind of start; then the best order at smaller depths. Equal times go to the earlier candidate, so the
+// result is a function of the request.
+class Chooser {
+ public:
+  Chooser(const PlanRequest& request, const PlacementSearch& search, const TierBytes& minimum)
+      : request_(request), search_(search), minimum_(minimum) {}
+
+  absl::StatusOr<Candidate> Choose(const std::vector<PlanChoice>& starts) {
+    STRATA_RETURN_IF_ERROR(Try(Candidate{starts.front(), {}, starts.front()}));
+    for (const PlanChoice& start : starts) {
+      std::vector<PlanChoice> deep;  // by depth, the largest first
+      for (const int depth : request_.prefetch_depth > 0 ? std::vector<int>{request_.prefetch_depth}
+                                                         : std::vector<int>{4, 2, 1}) {
+        deep.push_back(start);
+        deep.back().prefetch_depth = depth;
+        if (!PlacementSearch::Within(search_.Peak(deep.back()), request_.budget)) deep.pop_back();
+      }
+      if (deep.empty()) continue;
+      for (const std::vector<Move>& order : FillOrders())
+        STRATA_RETURN_IF_ERROR(TryFilled(deep.front(), order));
+      const std::vector<Move> order = best_.order;
+      for (size_t i = 1; i < deep.size(); ++i) STRATA_RETURN_IF_ERROR(TryFilled(deep[i], order));
+    }
+    return std::move(best_);
+  }
+
+ private:
+  absl::Status TryFilled(const PlanChoice& start, const std::vector<Move>& order) {
+    return Try(Candidate{start, order, search_.Fill(start, order, request_.budget)});
+  }
+
+  absl::Status Try(Candidate candidate) {
+    const TierBytes peak = search_.Peak(candidate.choice);
     // A rare mixture that Fits() does not know could take less than the minimum that is promised.
-    if (!PlacementSearch::Within(minimum, search.Peak(choice))) return;
-    for (const PlanChoice& known : candidates) {
-      if (known.prefetch_depth == choice.prefetch_depth && search.Peak(known) == search.Peak(choice)) return;
-    }
-    candidates.push_back(std::move(choice));
-  };
-  const std::vector<int> depths =
-      request.prefetch_depth > 0 ? std::vector<int>{request.prefetch_depth} : std::vector<int>{4, 2, 1};
-  for (const PlanChoice& start : starts) {
-    for (const int depth : depths) {
-      PlanChoice deep = start;
-      deep.prefetch_depth = depth;
-      if (!PlacementSearch::Within(search.Peak(deep), request.budget)) continue;
-      for (const std::vector<Move>& order : FillOrders()) add(search.Fill(deep, order, request.budget));
-    }
+    if (!PlacementSearch::Within(minimum_, peak)) return absl::OkStatus();
+    if (!seen_.insert({candidate.choice.prefetch_depth, peak}).second) return absl::OkStatus();
+    STRATA_ASSIGN_OR_RETURN(candidate.seconds, Predict(request_, candidate.choice));
+    if (candidate.seconds < best_.seconds) best_ = std::move(candidate);
+    return absl::OkStatus();
   }
-  PlanChoice best;
-  double best_seconds = std::numeric_limits<double>::infinity();
-  for (PlanChoice& candidate : candidates) {
-    STRATA_ASSIGN_OR_RETURN(const double seconds, Predict(request, candidate));
-    if (seconds >= best_seconds) continue;
-    best_seconds = seconds;
-    best = std::move(candidate);
+
+  const PlanRequest& request_;
+  const PlacementSearch& search_;
+  const TierBytes minimum_;
+  std::set<std::pair<int, TierBytes>> seen_;
+  Candidate best_;
+};
+
+// Seconds of a step that kAdviceBytes more of each tier save, filled as the best candidate was.
+absl::Status Advise(const PlanRequest& request, const PlacementSearch& search, const Candidate& best,
+                    PlannedJob* job) {
+  for (int t = 0; t < kTierCount; ++t) {
+    TierBytes more = request.budget;
+    more[t] += kAdviceBytes;
+    const PlanChoice choice = search.Fill(best.start, best.order, more);
+    if (search.Peak(choice) == search.Peak(best.choice)) continue;
+    STRATA_ASSIGN_OR_RETURN(const double seconds, Predict(request, choice));
+    // As a share, so that it is of the step that is shown.
+    job->advice_seconds[t] = std::max(0.0, 1 - seconds / best.seconds) * job->simulation.step_seconds;
   }
-  return best;
+  return absl::OkStatus();
 }
 
 // ---- What a plan says of itself.
@@ -160,8 +202,10 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
   }
 }
 
-void FillTraffic(PlannedJob* job) {
-  for (const Op& op : job->train.ops) {
+void FillTraffic(const StepPlan& train, PlannedJob* job) {
+  job->operations = static_cast<int64_t>(train.ops.size());
+  for (const Op& op : train.ops) {
+    job->recomputes |= op.kind == OpKind::kRecompute;
     if (op.speculation == Speculation::kRedo) continue;
     switch (op.kind) {
       case OpKind::kRead:
@@ -170,8 +214,8 @@ void FillTraffic(PlannedJob* job) {
       case OpKind::kD2H:
       case OpKind::kActIn:
       case OpKind::kActOut: {
-        const Tier from = job->train.slots[op.operands[0].slot].tier;
-        const Tier to = job->train.slots[op.operands[1].slot].tier;
+        const Tier from = train.slots[op.operands[0].slot].tier;
+        const Tier to = train.slots[op.operands[1].slot].tier;
         job->read_bytes[static_cast<int>(from)] += op.bytes;
         job->written_bytes[static_cast<int>(to)] += op.bytes;
         break;
@@ -209,12 +253,11 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
   if (job->choice.mode == Mode::kDelayed)
     job->notes.push_back(
         "mode delayed changes results: each step applies the gradient of the step before, which was computed "
-        "with "
-        "older parameters");
-  const LaneEstimate& binding = job->lanes[job->binding_lane];
-  job->notes.push_back(absl::StrFormat("%s binds: busy %.1f ms of a step of %.1f ms",
-                                       DescribeLane(binding.lane), 1e3 * binding.busy_seconds,
-                                       1e3 * job->step_seconds));
+        "with older parameters");
+  const Simulation& simulated = job->simulation;
+  job->notes.push_back(absl::StrFormat(
+      "%s binds: %.1f ms of a step of %.1f ms; the device waits %.1f ms for transfers", simulated.binding,
+      1e3 * simulated.bound_seconds, 1e3 * simulated.step_seconds, 1e3 * simulated.exposed_io_seconds));
   // The next step up: the first move that was not made in full, and what all of it would take.
   const std::pair<Move, const char*> kNext[] = {
       {Move::kKeepSaved, "no recompute at all"},
@@ -236,27 +279,31 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
 }
 
 absl::StatusOr<PlannedJob> DescribeJob(const PlanRequest& request, const PlacementSearch& search,
-                                       const TierBytes& minimum, PlanChoice choice) {
+                                       const TierBytes& minimum, const Candidate& best) {
   PlannedJob job;
   job.minimum_bytes = minimum;
-  job.choice = std::move(choice);
-  STRATA_ASSIGN_OR_RETURN(BuiltPlans plans, BuildPlans(*request.layout, job.choice));
-  job.train = std::move(plans.train);
-  job.eval = std::move(plans.eval);
-  for (int t = 0; t < kTierCount; ++t) {
-    job.peak_bytes[t] = std::max(job.train.arena_bytes[t], job.eval.arena_bytes[t]);
-    if (job.peak_bytes[t] > request.budget[t])
-      return absl::InternalError(absl::StrCat("a plan of ", job.peak_bytes[t], " bytes for a ",
-                                              Name(static_cast<Tier>(t)), " budget of ", request.budget[t]));
-    job.minimum_bytes[t] = search.Minimum(static_cast<Tier>(t), request.budget).value_or(job.peak_bytes[t]);
+  job.choice = best.choice;
+  job.peak_bytes = search.Peak(job.choice);
+  if (request.predict_only) {
+    STRATA_ASSIGN_OR_RETURN(job.train, BuildPlan(*request.layout, job.choice, PlanKind::kTrain));
+  } else {
+    STRATA_ASSIGN_OR_RETURN(BuiltPlans plans, BuildPlans(*request.layout, job.choice));
+    job.train = std::move(plans.train);
+    job.eval = std::move(plans.eval);
   }
-  PlanEstimate estimate = EstimatePlan(job.train, request.profile);
-  job.lanes = std::move(estimate.lanes);
-  job.step_seconds = estimate.step_seconds;
-  job.binding_lane = estimate.binding_lane;
+  for (int t = 0; t < kTierCount; ++t) {
+    if (std::max(job.train.arena_bytes[t], job.eval.arena_bytes[t]) > job.peak_bytes[t] ||
+        job.peak_bytes[t] > request.budget[t])
+      return absl::InternalError(absl::StrCat("a plan of ", job.train.arena_bytes[t], " bytes, counted as ",
+                                              job.peak_bytes[t], ", for a ", Name(static_cast<Tier>(t)),
+                                              " budget of ", request.budget[t]));
+  }
+  STRATA_ASSIGN_OR_RETURN(job.simulation, Simulate(*request.layout, job.train, request.profile));
   FillPlacement(*request.layout, &job);
-  FillTraffic(&job);
+  FillTraffic(job.train, &job);
+  if (request.advise) STRATA_RETURN_IF_ERROR(Advise(request, search, best, &job));
   FillNotes(request, search, &job);
+  if (request.predict_only) job.train = StepPlan();
   return job;
 }
 
@@ -340,6 +387,13 @@ std::vector<PlanChoice> Starts(const PlanRequest& request, const PlacementSearch
 
 }  // namespace
 
+int64_t AutoChunkElements(const ModelLayout& layout) {
+  constexpr int64_t kChunksMax = 8192;
+  int64_t chunk = PlanChoice().chunk_elements;
+  while (layout.total_elements() / chunk >= kChunksMax) chunk *= 2;
+  return chunk;
+}
+
 absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanRequest& request) {
   STRATA_RETURN_IF_ERROR(CheckRequest(request));
   const PlacementSearch search(request);
@@ -351,8 +405,8 @@ absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanReque
   TierBytes minimum{};
   for (const Tier tier : kTiers)
     At(minimum, tier) = search.Minimum(tier, request.budget).value_or(At(request.budget, tier));
-  STRATA_ASSIGN_OR_RETURN(PlanChoice choice, ChooseFastest(request, search, starts, minimum));
-  return DescribeJob(request, search, minimum, std::move(choice));
+  STRATA_ASSIGN_OR_RETURN(const Candidate best, Chooser(request, search, minimum).Choose(starts));
+  return DescribeJob(request, search, minimum, best);
 }
 
 }  // namespace strata

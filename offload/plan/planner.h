@@ -15,22 +15,15 @@
 
 #include "absl/status/statusor.h"
 #include "offload/model/model_layout.h"
+#include "offload/plan/machine_profile.h"
+#include "offload/plan/simulator.h"
 #include "offload/plan/step_plan.h"
 
 namespace strata {
 
 enum class Recompute : uint8_t { kNone, kFull };
 
-// Speeds that predictions use; they never change a result, only choices and estimates.
-struct MachineProfile {
-  double compute_flops = 400e9;  // GEMM rate of the device in the compute dtype
-  double h2d_bytes_per_second = 8e9;
-  double d2h_bytes_per_second = 8e9;
-  double nvme_read_bytes_per_second = 2e9;
-  double nvme_write_bytes_per_second = 1.5e9;
-  double cpu_bytes_per_second = 30e9;  // AdamW, accumulation and norms, in bytes touched
-  double per_op_seconds = 20e-6;
-};
+inline constexpr int64_t kAdviceBytes = int64_t{1} << 30;
 
 struct PlanRequest {
   const ModelLayout* layout = nullptr;
@@ -43,10 +36,18 @@ struct PlanRequest {
   std::optional<Recompute> recompute;
   std::optional<Mode> mode;
   int prefetch_depth = 0;      // units fetched ahead; 0: chosen
-  int64_t chunk_elements = 0;  // 0: 4 Mi
+  int64_t chunk_elements = 0;  // 0: AutoChunkElements
   int io_threads = 0;          // 0: 2; with 1, parameters and records share one read lane and one write lane
   MachineProfile profile;
+  // Only what is decided and predicted: `train` and `eval` of the result stay empty, nothing is verified. The
+  // choice is the same.
+  bool predict_only = false;
+  bool advise = false;  // fill in PlannedJob::advice_seconds (three more predictions)
 };
+
+// 4 Mi elements, or as many more (a power of two) as keep a model at 8192 chunks: a plan has some operations
+// for each, and what a large model runs on can stage large chunks.
+int64_t AutoChunkElements(const ModelLayout& layout);
 
 // Every decision of a plan; BuildPlans turns it into operations without further choices.
 struct PlanChoice {
@@ -81,13 +82,6 @@ struct PlanChoice {
   std::vector<BlockChoice> blocks;
 };
 
-struct LaneEstimate {
-  Lane lane;
-  int64_t operations = 0;
-  int64_t bytes = 0;
-  double busy_seconds = 0;
-};
-
 struct PlannedJob {
   PlanChoice choice;
   StepPlan train;
@@ -99,9 +93,12 @@ struct PlannedJob {
   std::array<int64_t, kTierCount>
       minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
-  std::vector<LaneEstimate> lanes;
-  double step_seconds = 0;
-  int binding_lane = 0;
+  int64_t operations = 0;                                         // of `train`
+  Simulation simulation;                                          // of `train` on the request's machine
+  bool recomputes = false;
+  // What more of one tier would buy, by tier: seconds saved of a step with kAdviceBytes more than the budget.
+  // At least: other orders of filling it are not tried.
+  std::array<double, kTierCount> advice_seconds{};
   std::vector<std::string> notes;  // why: what is where, what binds, what the next step up would need
 };
 

@@ -142,7 +142,7 @@ TEST(PlannerTest, WishesAndBudgetsHold) {
         EXPECT_EQ(home.record, Tier::kNvme);
       }
       EXPECT_FALSE(job.notes.empty());
-      EXPECT_GT(job.step_seconds, 0);
+      EXPECT_GT(job.simulation.step_seconds, 0);
       EXPECT_GT(job.read_bytes[2], 0);
       EXPECT_EQ(job.train.arena_bytes[2], job.eval.arena_bytes[2]);
     }

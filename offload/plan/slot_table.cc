@@ -21,25 +21,23 @@ class Allocator {
 
   void set_persistent(bool persistent) { persistent_ = persistent; }
 
+  // Room for `count` slots.
+  void Sum(Tier tier, int64_t bytes, int64_t count) {
+    // Two versions of a state: COMMIT of a step precedes every write of the next one, so none is ever written
+    // ahead. What does not persist is overwritten in place.
+    const int64_t versions = tier == Tier::kNvme && persistent_ ? 2 : 1;
+    table_->arena_bytes[static_cast<int>(tier)] += count * versions * RoundUp(bytes, kSlotAlignment);
+  }
+
   // `suffix` < 0: the name ends without it.
   int32_t Add(Tier tier, int64_t bytes, absl::string_view prefix, absl::string_view name,
               int64_t suffix = -1) {
-    int64_t& end = table_->arena_bytes[static_cast<int>(tier)];
-    bytes = RoundUp(bytes, kSlotAlignment);
-    int64_t offset = 0;
-    if (tier == Tier::kNvme) {
-      // Two versions of a state: COMMIT of a step precedes every write of the next one, so none is ever
-      // written ahead. What does not persist is overwritten in place.
-      end += persistent_ ? 2 * bytes : bytes;
-    } else {
-      offset = end;
-      end = offset + bytes;
-    }
-    if (sums_only_) return 0;
     Slot slot;
+    slot.offset = tier == Tier::kNvme ? 0 : table_->arena_bytes[static_cast<int>(tier)];
+    Sum(tier, bytes, 1);
+    if (sums_only_) return 0;
     slot.tier = tier;
-    slot.offset = offset;
-    slot.bytes = bytes;
+    slot.bytes = RoundUp(bytes, kSlotAlignment);
     slot.persistent = persistent_;
     slot.name = absl::StrCat(prefix, name.empty() ? "" : ".", name);
     if (suffix >= 0) absl::StrAppend(&slot.name, ".", suffix);
@@ -50,6 +48,10 @@ class Allocator {
   SlotTable::Pool AddPool(Tier tier, int64_t count, int64_t bytes, absl::string_view prefix,
                           absl::string_view name = "") {
     SlotTable::Pool pool;
+    if (sums_only_) {
+      Sum(tier, bytes, std::max<int64_t>(count, 0));
+      return pool;
+    }
     for (int64_t i = 0; i < count; ++i) pool.push_back(Add(tier, bytes, prefix, name, i));
     return pool;
   }
@@ -122,47 +124,59 @@ class TableBuilder {
         const int32_t pending = alloc_.Add(home.gradients, AccBytes(u), "pending", unit.name);
         if (!sums_only_) table_.pending.push_back(pending);
       }
-      int64_t index = 0;
-      for (int64_t begin = 0; begin < unit.elements; begin += choice_.chunk_elements, ++index) {
-        const int64_t end = std::min(begin + choice_.chunk_elements, unit.elements);
-        AddChunk(u, index, begin, end, params);
-      }
+      // Whole chunks, then the rest.
+      const int64_t whole = unit.elements / choice_.chunk_elements;
+      const int64_t rest = unit.elements % choice_.chunk_elements;
+      if (whole > 0) CountChunks(u, choice_.chunk_elements, whole);
+      if (rest > 0) CountChunks(u, rest, 1);
+      if (sums_only_) continue;
+      for (int64_t k = 0; k < whole; ++k)
+        AddChunk(u, k, k * choice_.chunk_elements, choice_.chunk_elements, params);
+      if (rest > 0) AddChunk(u, whole, whole * choice_.chunk_elements, rest, params);
     }
   }
 
-  void AddChunk(int u, int64_t index, int64_t begin, int64_t end, int32_t params) {
+  // What `count` chunks of n elements need in the pools, and (sums only) of their homes.
+  void CountChunks(int u, int64_t n, int64_t count) {
+    const PlanChoice::UnitHome& home = choice_.units[u];
+    const int64_t record_bytes = n * kRecordBytesPerElement, params_bytes = n * facts_.param_size;
+    if (sums_only_) {
+      alloc_.Sum(home.record, RecordSlotBytes(home, n), count);
+      if (home.params == Tier::kNvme) alloc_.Sum(Tier::kNvme, Stored(params_bytes), count);
+    }
+    state_staging_ = std::max(state_staging_, Stored(record_bytes) + Stored(params_bytes));
+    if (home.record == Tier::kDevice) return;
+    if (home.record == Tier::kNvme) Grow(&record_, record_bytes, count);
+    if (home.params != Tier::kHost) Grow(&params_out_, params_bytes, count);
+    if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
+  }
+
+  static int64_t RecordSlotBytes(const PlanChoice::UnitHome& home, int64_t n) {
+    const int64_t bytes = n * kRecordBytesPerElement;
+    return home.record == Tier::kNvme ? Stored(bytes) : bytes;
+  }
+
+  void AddChunk(int u, int64_t index, int64_t begin, int64_t n, int32_t params) {
     const std::string& name = layout_.units[u].name;
     const PlanChoice::UnitHome& home = choice_.units[u];
-    const int64_t record_bytes = (end - begin) * kRecordBytesPerElement;
-    const bool record_nvme = home.record == Tier::kNvme;
     ChunkHome at;
-    at.record_slot =
-        alloc_.Add(home.record, record_nvme ? Stored(record_bytes) : record_bytes, "record", name, index);
+    at.record_slot = alloc_.Add(home.record, RecordSlotBytes(home, n), "record", name, index);
     if (home.params == Tier::kNvme) {
-      at.params_slot =
-          alloc_.Add(Tier::kNvme, Stored((end - begin) * facts_.param_size), "params", name, index);
+      at.params_slot = alloc_.Add(Tier::kNvme, Stored(n * facts_.param_size), "params", name, index);
     } else {
       at.params_slot = params;
       at.params_offset = begin * facts_.param_size;
     }
-    state_staging_ =
-        std::max(state_staging_, Stored(record_bytes) + Stored((end - begin) * facts_.param_size));
-    if (home.record != Tier::kDevice) {
-      if (record_nvme) Grow(&record_, record_bytes);
-      if (home.params != Tier::kHost) Grow(&params_out_, (end - begin) * facts_.param_size);
-      if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, (end - begin) * facts_.acc_size);
-    }
-    if (sums_only_) return;
-    table_.chunks[u].push_back(ChunkInfo{u, begin, end});
+    table_.chunks[u].push_back(ChunkInfo{u, begin, begin + n});
     table_.homes[u].push_back(at);
   }
 
   static int64_t Stored(int64_t bytes) { return static_cast<int64_t>(StoredBytes(bytes)); }
 
-  static void Grow(PoolSize* pool, int64_t bytes) {
+  static void Grow(PoolSize* pool, int64_t bytes, int64_t things = 1) {
     pool->bytes = std::max(pool->bytes, Stored(bytes));
     pool->needed = 1;
-    ++pool->things;
+    pool->things += things;
   }
 
   void AddBatches() {

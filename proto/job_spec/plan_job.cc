@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/checked.h"
 #include "common/fd.h"
@@ -11,6 +12,7 @@
 #include "offload/exec/trace.h"
 #include "offload/plan/chunk_size.h"
 #include "proto/job_spec/parameter_groups.h"
+#include "proto/machine/machine.h"
 
 namespace strata {
 namespace {
@@ -87,6 +89,52 @@ v1::Mode ToProto(Mode mode) {
   return v1::MODE_UNSPECIFIED;
 }
 
+std::string SavedText(const PlanChoice::BlockChoice& block) {
+  switch (block.saved) {
+    case PlanChoice::Saved::kKeep:
+      return Name(block.saved_home);
+    case PlanChoice::Saved::kSelective:
+      return absl::StrCat("selective, ", Name(block.saved_home));
+    case PlanChoice::Saved::kRecompute:
+      return "recompute";
+  }
+  return "";
+}
+
+// Transformer blocks, by number from 0; neighbours that are alike in one row.
+void AddBlocks(const PlanChoice& choice, const ModelLayout& layout, v1::JobPlan* plan) {
+  for (size_t b = 1; b + 1 < layout.blocks.size(); ++b) {
+    v1::BlockRow row;
+    // A block's units seldom differ; where they do, all are said.
+    const auto homes = [&](Tier PlanChoice::UnitHome::*of) {
+      std::string text;
+      for (const int u : layout.blocks[b].units) {
+        const char* const name = Name(choice.units[u].*of);
+        if (text.find(name) == std::string::npos) absl::StrAppend(&text, text.empty() ? "" : ", ", name);
+      }
+      return text;
+    };
+    row.set_params(homes(&PlanChoice::UnitHome::params));
+    row.set_gradients(homes(&PlanChoice::UnitHome::gradients));
+    row.set_optimizer(homes(&PlanChoice::UnitHome::record));
+    row.set_activation(choice.blocks[b].checkpoint ? Name(choice.blocks[b].activation) : "");
+    row.set_saved(SavedText(choice.blocks[b]));
+    const auto layer = static_cast<int32_t>(b - 1);
+    if (plan->blocks_size() > 0) {
+      v1::BlockRow& last = *plan->mutable_blocks(plan->blocks_size() - 1);
+      row.set_first(last.first());
+      row.set_last(last.last());
+      if (row.SerializeAsString() == last.SerializeAsString()) {
+        last.set_last(layer);
+        continue;
+      }
+    }
+    row.set_first(layer);
+    row.set_last(layer);
+    *plan->add_blocks() = std::move(row);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
@@ -138,6 +186,7 @@ v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest&
   budget.set_device_bytes(choose(spec.memory().device(), limits.device_bytes()));
   budget.set_host_bytes(choose(spec.memory().host(), limits.host_bytes()));
   budget.set_nvme_bytes(choose(spec.memory().nvme(), limits.nvme_bytes()));
+  if (limits.has_machine()) *budget.mutable_machine() = limits.machine();
   return budget;
 }
 
@@ -158,6 +207,7 @@ PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
   request.prefetch_depth = memory.prefetch_depth();
   request.chunk_elements = ChunkElements(memory.chunk());
   request.io_threads = memory.io_threads();
+  request.profile = WithThreads(FromProto(budget.machine()), spec.training().compute_threads());
   return request;
 }
 
@@ -185,25 +235,38 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
     row->set_host_bytes(planned.placement[i][1]);
     row->set_nvme_bytes(planned.placement[i][2]);
   }
-  for (const LaneEstimate& lane : planned.lanes) {
+  for (const LaneEstimate& lane : planned.simulation.lanes) {
     v1::LaneRow* row = plan.add_lanes();
     row->set_lane(LaneName(lane.lane));
     row->set_operations(lane.operations);
     row->set_bytes(lane.bytes);
     row->set_busy_ms(lane.busy_seconds * 1e3);
   }
-  bool recomputes = false;
-  for (const Op& op : planned.train.ops) recomputes |= op.kind == OpKind::kRecompute;
-  plan.set_recompute(recomputes ? v1::RECOMPUTE_FULL : v1::RECOMPUTE_NONE);
+  plan.set_recompute(planned.recomputes ? v1::RECOMPUTE_FULL : v1::RECOMPUTE_NONE);
   plan.set_mode(ToProto(planned.choice.mode));
   plan.set_micro_batch(static_cast<int32_t>(layout.micro_batch));
   plan.set_prefetch_depth(planned.choice.prefetch_depth);
   plan.set_chunk_elements(planned.choice.chunk_elements);
   plan.set_parameters(layout.parameter_count());
-  const auto nanos = static_cast<int64_t>(planned.step_seconds * 1e9);
+  const auto nanos = static_cast<int64_t>(planned.simulation.step_seconds * 1e9);
   plan.mutable_step_time()->set_seconds(nanos / 1'000'000'000);
   plan.mutable_step_time()->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  if (!planned.lanes.empty()) plan.set_binding_lane(LaneName(planned.train.lanes[planned.binding_lane]));
+  plan.set_binding_lane(planned.simulation.binding);
+  plan.set_exposed_io_ms(planned.simulation.exposed_io_seconds * 1e3);
+  plan.set_bound_ms(planned.simulation.bound_seconds * 1e3);
+  plan.set_fill_drain_ms((planned.simulation.single_step_seconds - planned.simulation.bound_seconds) * 1e3);
+  if (planned.simulation.step_seconds > 0) {
+    plan.set_nvme_written_bytes_per_day(static_cast<double>(planned.written_bytes[2]) * 86400 /
+                                        planned.simulation.step_seconds);
+  }
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    v1::Advice* advice = plan.add_advice();
+    advice->set_tier(Name(static_cast<Tier>(tier)));
+    advice->set_bytes(kAdviceBytes);
+    advice->set_saved_ms(planned.advice_seconds[tier] * 1e3);
+  }
+  AddBlocks(planned.choice, layout, &plan);
+  if (budget.has_machine()) *plan.mutable_machine() = budget.machine();
   for (const std::string& note : planned.notes) plan.add_notes(note);
   return plan;
 }
@@ -211,7 +274,9 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
 absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
   STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, ModelLayoutOf(spec));
   const v1::ResourceRequest budget = BudgetOf(spec, limits);
-  STRATA_ASSIGN_OR_RETURN(const auto outcome, MakePlan(PlanRequestOf(spec, layout, budget)));
+  PlanRequest request = PlanRequestOf(spec, layout, budget);
+  request.predict_only = request.advise = true;
+  STRATA_ASSIGN_OR_RETURN(const auto outcome, MakePlan(request));
   if (const auto* planned = std::get_if<PlannedJob>(&outcome)) return ToProto(*planned, layout, budget);
   const auto& shortfall = std::get<PlanShortfall>(outcome);
   v1::JobPlan plan;

@@ -24,7 +24,7 @@ absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec);
 
 // The budgets a plan of `spec` has on a machine that offers `limits`: the spec's own, or, where they are
 // auto, the limits. A limit of 0 means that nothing is known of the machine: then auto is "what the job would
-// like".
+// like". How fast the machine is goes along.
 v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits);
 
 // `layout` must outlive the request.

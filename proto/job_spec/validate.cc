@@ -183,7 +183,7 @@ void ApplyTrainingDefaults(v1::TrainingSpec& training) {
     if (scale.max() == 0) scale.set_max(std::max(0x1p24, scale.initial()));
   }
   if (training.max_skipped_steps() == 0) training.set_max_skipped_steps(20);
-  if (training.compute_threads() == 0) training.set_compute_threads(2);
+  if (training.compute_threads() == 0) training.set_compute_threads(kDefaultComputeThreads);
 }
 
 void CheckHeads(const v1::ModelConfig& config, Checker& check) {

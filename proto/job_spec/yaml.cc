@@ -107,24 +107,25 @@ absl::string_view KindName(const YamlNode& node) {
 // Walks a tree along a message type and fills the message in.
 class Reader {
  public:
-  explicit Reader(JobFile& file) : file_(file) {}
+  Reader(Message& root, SourceMap& source, std::vector<FieldViolation>& violations)
+      : root_(root), source_(source), violations_(violations) {}
 
   void ReadRoot(const YamlNode& root) {
     if (root.kind != YamlNode::Kind::kMap) {
       Fail("", root.position,
-           absl::StrCat("the file holds ", KindName(root),
-                        ": a job file is a group of fields such as model, data and training"));
+           absl::StrCat("the file holds ", KindName(root), ": must be a group with ",
+                        absl::StrJoin(FieldNames(*root_.GetDescriptor()), ", ")));
       return;
     }
-    ReadGroup(root, root.position, "", file_.spec);
+    ReadGroup(root, root.position, "", root_);
   }
 
  private:
-  bool Full() const { return file_.violations.size() >= kViolationsMax; }
+  bool Full() const { return violations_.size() >= kViolationsMax; }
 
   void Fail(const std::string& path, SourceMap::Position at, std::string description) {
     if (Full()) return;
-    file_.violations.push_back(
+    violations_.push_back(
         {.field = path, .line = at.line, .column = at.column, .description = std::move(description)});
   }
 
@@ -146,7 +147,7 @@ class Reader {
       const std::string path = Join(prefix, field->name());
       if (std::find(seen.begin(), seen.end(), field) != seen.end()) {
         Fail(path, key.position,
-             absl::StrCat("is given twice, first on line ", file_.source.Find(path).line, ": keep one"));
+             absl::StrCat("is given twice, first on line ", source_.Find(path).line, ": keep one"));
         continue;
       }
       if (const FieldDescriptor* rival = OneofRival(*field, seen)) {
@@ -156,7 +157,7 @@ class Reader {
       }
       seen.push_back(field);
       const bool group = value.kind == YamlNode::Kind::kMap || value.kind == YamlNode::Kind::kSequence;
-      file_.source.Add(path, group ? key.position : value.position);
+      source_.Add(path, group ? key.position : value.position);
       ReadField(*field, key, value, path, message);
     }
     for (int i = 0; i < type.field_count(); ++i) {
@@ -186,7 +187,7 @@ class Reader {
   void FailUnknown(const YamlNode& key, const std::string& prefix, const Descriptor& type) {
     const std::vector<std::string> names = FieldNames(type);
     const std::string near = ClosestMatch(key.text, names);
-    const std::string elsewhere = FindField(*v1::JobSpec::descriptor(), key.text, "");
+    const std::string elsewhere = FindField(*root_.GetDescriptor(), key.text, "");
     std::string remedy = absl::StrCat("known here: ", absl::StrJoin(names, ", "));
     if (!elsewhere.empty()) {
       remedy = absl::StrCat("it belongs to ", elsewhere);
@@ -210,7 +211,7 @@ class Reader {
       for (size_t i = 0; i < value.items.size() && !Full(); ++i) {
         const YamlNode& item = value.items[i];
         const std::string item_path = absl::StrCat(path, "[", i, "]");
-        file_.source.Add(item_path, item.position);
+        source_.Add(item_path, item.position);
         if (item.kind == YamlNode::Kind::kNull) {
           Fail(item_path, item.position, "has no value: give one, or remove the item");
         } else {
@@ -363,7 +364,9 @@ class Reader {
         near.empty() ? "" : absl::StrCat("did you mean ", near, "? "), "must be ", Wanted(field)));
   }
 
-  JobFile& file_;
+  Message& root_;
+  SourceMap& source_;
+  std::vector<FieldViolation>& violations_;
 };
 
 // Text that YAML reads back as the same text: plain where nothing else could be read, else double-quoted.
@@ -498,26 +501,38 @@ void ResolveMessagePaths(const std::string& folder, Message& message) {
   }
 }
 
+// Fills `message` in; `source` is where its fields stand.
+void ReadYaml(absl::string_view text, Message& message, SourceMap& source,
+              std::vector<FieldViolation>& violations) {
+  if (text.size() > kJobFileMaxBytes) {
+    violations.push_back({.line = 1,
+                          .column = 1,
+                          .description = absl::StrCat("the file has ", text.size(), " bytes: at most ",
+                                                      FormatBytes(kJobFileMaxBytes), " are read")});
+    return;
+  }
+  YamlTree tree = ParseYamlTree(text);
+  if (tree.error) {
+    violations.push_back(*std::move(tree.error));
+    return;
+  }
+  source.Add("", {1, 1});
+  Reader(message, source, violations).ReadRoot(tree.root);
+}
+
 }  // namespace
 
 JobFile ParseJobFile(absl::string_view text) {
   JobFile file;
-  if (text.size() > kJobFileMaxBytes) {
-    file.violations.push_back(
-        {.line = 1,
-         .column = 1,
-         .description = absl::StrCat("the file has ", text.size(), " bytes: a job file has at most ",
-                                     FormatBytes(kJobFileMaxBytes))});
-    return file;
-  }
-  YamlTree tree = ParseYamlTree(text);
-  if (tree.error) {
-    file.violations.push_back(*std::move(tree.error));
-    return file;
-  }
-  file.source.Add("", {1, 1});
-  Reader(file).ReadRoot(tree.root);
+  ReadYaml(text, file.spec, file.source, file.violations);
   return file;
+}
+
+std::vector<FieldViolation> ParseYamlMessage(absl::string_view text, Message* message) {
+  SourceMap source;
+  std::vector<FieldViolation> violations;
+  ReadYaml(text, *message, source, violations);
+  return violations;
 }
 
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path) {

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "google/protobuf/message.h"
 #include "proto/job_spec/violation.h"
 #include "proto/strata/v1/spec.pb.h"
 
@@ -32,7 +33,10 @@ struct JobFile {
 // Reads the text of a job file. Never fails as a whole: what is wrong is in `violations`.
 JobFile ParseJobFile(absl::string_view text);
 
-// The same for a file of at most kJobFileMaxBytes; a Status only when it cannot be read.
+// Reads the text along any message whose fields carry the options of spec.proto; what is wrong is returned.
+std::vector<FieldViolation> ParseYamlMessage(absl::string_view text, google::protobuf::Message* message);
+
+// ParseJobFile for a file of at most kJobFileMaxBytes; a Status only when it cannot be read.
 absl::StatusOr<JobFile> LoadJobFile(const std::string& path);
 
 // Makes every relative path of `spec` (fields with the option `path`) absolute: it starts at `folder`, an

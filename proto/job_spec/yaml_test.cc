@@ -213,7 +213,7 @@ TEST(ParseJobFileTest, StopsAtTwentyViolations) {
 TEST(ParseJobFileTest, RefusesWhatIsNoJobFile) {
   for (const auto& [text, says] : {std::pair<std::string, const char*>{"", "empty"},
                                    {"# only a comment\n", "empty"},
-                                   {"just text", "a group of fields such as"},
+                                   {"just text", "a group with name, model, data"},
                                    {"- 1\n- 2\n", "holds a list"},
                                    {"---\n", "holds nothing"},
                                    {std::string("name: a\0b", 9), "control character"},

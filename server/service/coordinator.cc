@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/crc32c.h"
 #include "common/status.h"
 #include "server/service/names.h"
 #include "server/state/failure_policy.h"
@@ -28,8 +29,17 @@ const char* ReasonOfEvent(const Job& before, const Job& after) {
 
 }  // namespace
 
-std::string CapacityClass(const Resources& total) {
-  return absl::StrCat(total.device_bytes, "/", total.host_bytes, "/", total.nvme_bytes);
+v1::ResourceRequest LimitsOf(const Worker& worker) {
+  v1::ResourceRequest limits = ToProto(worker.total);
+  if (worker.capacity.has_machine()) *limits.mutable_machine() = worker.capacity.machine();
+  return limits;
+}
+
+// Two workers are never measured to be equally fast, so in effect each that was measured is its own class.
+std::string CapacityClass(const v1::ResourceRequest& limits) {
+  const std::string machine = limits.machine().SerializeAsString();
+  return absl::StrCat(limits.device_bytes(), "/", limits.host_bytes(), "/", limits.nvme_bytes(), "/",
+                      Crc32c(machine.data(), machine.size()));
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions options, Clock& clock,
@@ -342,7 +352,7 @@ void Coordinator::RunSchedule() {
   ScheduleResult result = Schedule(
       table_, workers_, [this](const Job& job, const Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         const Live& live = live_[job.uid];
-        const auto plan = live.plans.find(CapacityClass(worker.total));
+        const auto plan = live.plans.find(CapacityClass(LimitsOf(worker)));
         return plan == live.plans.end() ? nullptr : plan->second;
       });
   missing_plans_ = std::move(result.missing);
@@ -373,6 +383,7 @@ void Coordinator::MakeMissingPlans() {
     std::string capacity_class;
     v1::JobSpec spec;
     Resources total;
+    v1::ResourceRequest limits;
     std::shared_ptr<v1::JobPlan> plan;
   };
   std::vector<Missing> todo;
@@ -382,12 +393,14 @@ void Coordinator::MakeMissingPlans() {
       const JobPtr job = table_.Find(uid);
       const auto worker = workers_.find(worker_id);
       if (job == nullptr || worker == workers_.end()) continue;
-      std::string capacity_class = CapacityClass(worker->second.total);
+      v1::ResourceRequest limits = LimitsOf(worker->second);
+      std::string capacity_class = CapacityClass(limits);
       const auto same = [&, &uid = uid](const Missing& other) {
         return other.uid == uid && other.capacity_class == capacity_class;
       };
       if (std::any_of(todo.begin(), todo.end(), same)) continue;
-      todo.push_back({uid, std::move(capacity_class), job->spec, worker->second.total, nullptr});
+      todo.push_back(
+          {uid, std::move(capacity_class), job->spec, worker->second.total, std::move(limits), nullptr});
       if (todo.size() == kPlansPerTick) break;
     }
     missing_plans_.clear();
@@ -395,7 +408,7 @@ void Coordinator::MakeMissingPlans() {
   if (todo.empty()) return;
   for (Missing& missing : todo) {
     missing.plan = std::make_shared<v1::JobPlan>();
-    absl::StatusOr<v1::JobPlan> plan = planner_(missing.spec, ToProto(missing.total));
+    absl::StatusOr<v1::JobPlan> plan = planner_(missing.spec, missing.limits);
     if (plan.ok()) {
       *missing.plan = *std::move(plan);
       RefuseBeyondCapacity(*missing.plan, missing.total);

@@ -200,7 +200,8 @@ class Coordinator {
   // The last record of the job of `latest` that is durable; null when its creation is not.
   JobPtr DurableRecord(const JobPtr& latest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::StatusOr<JobPtr> FindRecord(const std::string& uid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<v1::JobPlan> PlanFor(const v1::JobSpec& spec,
+  // For the workers there are, or for `only_worker` (kNotFound when there is none such).
+  absl::StatusOr<v1::JobPlan> PlanFor(const v1::JobSpec& spec, const std::string& only_worker,
                                       std::map<std::string, std::shared_ptr<const v1::JobPlan>>* plans);
 
   // --- worker plane ---
@@ -254,8 +255,10 @@ class Coordinator {
   Thread plan_maker_;  // a plan may take seconds, which no lease should wait for
 };
 
+// What a worker offers to one job: its total capacity, and how fast it is.
+v1::ResourceRequest LimitsOf(const Worker& worker);
 // The class of workers that share plans.
-std::string CapacityClass(const Resources& total);
+std::string CapacityClass(const v1::ResourceRequest& limits);
 
 }  // namespace strata::server
 

@@ -4,6 +4,7 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -182,32 +183,42 @@ absl::StatusOr<JobPtr> Coordinator::FindReplay(const RequestRow& request) {
 }
 
 absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
-    const v1::JobSpec& spec, std::map<std::string, std::shared_ptr<const v1::JobPlan>>* plans) {
-  std::map<std::string, Resources> classes;
+    const v1::JobSpec& spec, const std::string& only_worker,
+    std::map<std::string, std::shared_ptr<const v1::JobPlan>>* plans) {
+  struct Class {
+    std::string name;
+    Resources total;
+    v1::ResourceRequest limits;
+  };
+  std::vector<Class> order;
   {
     MutexLock lock(mu_);
+    std::set<std::string> seen;
     for (const auto& [id, worker] : workers_) {
-      const bool there = worker.state == WorkerState::kReady || worker.state == WorkerState::kQuarantined;
-      if (there) classes.emplace(CapacityClass(worker.total), worker.total);
+      if (worker.state != WorkerState::kReady && worker.state != WorkerState::kQuarantined) continue;
+      if (!only_worker.empty() && id != only_worker) continue;
+      v1::ResourceRequest limits = LimitsOf(worker);
+      std::string name = CapacityClass(limits);
+      if (seen.insert(name).second) order.push_back({std::move(name), worker.total, std::move(limits)});
     }
   }
-  if (classes.empty()) {
+  if (order.empty()) {
+    if (!only_worker.empty()) return NotFound("worker", only_worker);
     absl::StatusOr<v1::JobPlan> plan = planner_(spec, v1::ResourceRequest());
     if (!plan.ok()) return PlannerError(plan.status());
     return plan;
   }
   // The largest first: it is the most likely to fit, and its shortfalls are the ones that matter.
-  std::vector<std::pair<std::string, Resources>> order(classes.begin(), classes.end());
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return std::tie(a.second.device_bytes, a.second.host_bytes, a.second.nvme_bytes) >
-           std::tie(b.second.device_bytes, b.second.host_bytes, b.second.nvme_bytes);
+  std::stable_sort(order.begin(), order.end(), [](const Class& a, const Class& b) {
+    return std::tie(a.total.device_bytes, a.total.host_bytes, a.total.nvme_bytes) >
+           std::tie(b.total.device_bytes, b.total.host_bytes, b.total.nvme_bytes);
   });
   std::optional<v1::JobPlan> first;
   for (size_t i = 0; i < std::min(order.size(), kCapacityClassesTried); ++i) {
-    absl::StatusOr<v1::JobPlan> plan = planner_(spec, ToProto(order[i].second));
+    absl::StatusOr<v1::JobPlan> plan = planner_(spec, order[i].limits);
     if (!plan.ok()) return PlannerError(plan.status());
-    RefuseBeyondCapacity(*plan, order[i].second);
-    if (plans != nullptr) (*plans)[order[i].first] = std::make_shared<const v1::JobPlan>(*plan);
+    RefuseBeyondCapacity(*plan, order[i].total);
+    if (plans != nullptr) (*plans)[order[i].name] = std::make_shared<const v1::JobPlan>(*plan);
     if (plan->fits()) return plan;
     if (!first) first = *std::move(plan);
   }
@@ -269,7 +280,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   }
 
   std::map<std::string, std::shared_ptr<const v1::JobPlan>> plans;
-  STRATA_ASSIGN_OR_RETURN(const v1::JobPlan plan, PlanFor(spec, &plans));
+  STRATA_ASSIGN_OR_RETURN(const v1::JobPlan plan, PlanFor(spec, "", &plans));
   if (!plan.fits()) return Unsatisfiable(plan);
 
   Job job;
@@ -319,7 +330,7 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanJob(const v1::PlanJobRequest& reque
   v1::JobSpec spec = request.spec();
   if (const std::vector<SpecProblem> problems = checker_(spec); !problems.empty())
     return InvalidSpec(problems);
-  return PlanFor(spec, nullptr);
+  return PlanFor(spec, request.worker(), nullptr);
 }
 
 absl::StatusOr<JobPtr> Coordinator::FindJob(const std::string& raw_name) {

@@ -102,6 +102,7 @@ v1::ResourceRequest BudgetOf(const v1::JobPlan& plan) {
     if (row.tier() == "host") budget.set_host_bytes(row.budget_bytes());
     if (row.tier() == "nvme") budget.set_nvme_bytes(row.budget_bytes());
   }
+  if (plan.has_machine()) *budget.mutable_machine() = plan.machine();
   return budget;
 }
 

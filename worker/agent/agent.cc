@@ -115,6 +115,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<WearLog> wear, WearLog::Open(options.state_dir + "/nvme_wear"),
                           "--state-dir");
   STRATA_ASSIGN_OR_RETURN(Machine machine, InspectMachine(options));
+  if (!machine.speeds_why_not.empty())
+    spdlog::warn("how fast this machine is could not be measured, so predictions are a guess: {}",
+                 machine.speeds_why_not);
   std::unique_ptr<Agent> agent(
       new Agent(std::move(options), std::move(state), std::move(wear), std::move(machine)));
   for (const TaskRecord& record : records) {

@@ -310,6 +310,12 @@ std::string Runfile(const std::string& path) {
   return absl::StrCat(root == nullptr ? "." : root, "/strata/", path);
 }
 
+// One measurement of this machine is enough for all agents of this test.
+std::string CalibrationOfAll() { return ::testing::TempDir() + "/calibration.json"; }
+void CopyCalibration(const std::string& from, const std::string& to) {
+  if (const auto text = ReadFile(from, 1 << 20); text.ok()) (void)WriteFileDurably(to, *text);
+}
+
 class AgentProcess {
  public:
   AgentProcess(const std::string& address, std::string folder, std::vector<std::string> more = {})
@@ -317,6 +323,8 @@ class AgentProcess {
     const bool has_trainer = std::any_of(more.begin(), more.end(), [](const std::string& flag) {
       return absl::StartsWith(flag, "--trainer=");
     });
+    std::filesystem::create_directories(state_dir_);
+    CopyCalibration(CalibrationOfAll(), state_dir_ + "/calibration.json");
     if (!has_trainer) more.push_back("--trainer=" + Runfile("worker/trainer_stub_for_tests/trainer_stub"));
     std::vector<std::string> args = {Runfile("worker/strata_worker"),
                                      "--server=" + address,
@@ -341,6 +349,7 @@ class AgentProcess {
     }
   }
   ~AgentProcess() {
+    CopyCalibration(state_dir_ + "/calibration.json", CalibrationOfAll());
     if (pid_ > 0) {
       kill(pid_, SIGKILL);
       Wait();

@@ -1,6 +1,5 @@
 #include "worker/agent/machine.h"
 
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -18,9 +17,12 @@
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "offload/calibrate/calibrate.h"
 #include "offload/engine/ladder.h"
 #include "offload/io/path_probe.h"
 #include "offload/io/path_speed.h"
+#include "proto/job_spec/validate.h"
+#include "proto/machine/calibration.h"
 #include "worker/ladder_proto/ladder_proto.h"
 
 namespace strata {
@@ -37,6 +39,22 @@ int64_t ControlGroupLimit() {
   return INT64_MAX;
 }
 
+// How fast this machine is, as it was measured when a worker first started on it in this state folder.
+// Without it jobs run as well; only predictions are a guess.
+void MeasureSpeeds(const AgentOptions& options, Machine* machine) {
+  const int threads = std::min(kDefaultComputeThreads, AvailableCpus());
+  std::vector<NvmePath> paths;
+  for (size_t i = 0; i < options.nvme_paths.size(); ++i)
+    paths.push_back({options.nvme_paths[i], machine->nvme_weights[i]});
+  absl::StatusOr<v1::MachineProfile> speeds =
+      LoadOrCalibrate(options.state_dir + "/calibration.json", paths, threads);
+  if (speeds.ok()) {
+    *machine->capacity.mutable_machine() = *std::move(speeds);
+  } else {
+    machine->speeds_why_not = std::string(speeds.status().message());
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> AvailableMemoryBytes() {
@@ -50,14 +68,6 @@ absl::StatusOr<int64_t> AvailableMemoryBytes() {
     }
   }
   return absl::InternalError("/proc/meminfo has no MemTotal: give --device-bytes and --host-bytes");
-}
-
-int AvailableCpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  // Machines with more CPUs than cpu_set_t holds give EINVAL; then count what is online.
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 namespace {
@@ -148,6 +158,7 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
   STRATA_ASSIGN_OR_RETURN(const Ladder ladder, OfferedLadder(options.nvme_paths), "--nvme-path");
   for (const Rung& rung : ladder) *capacity.add_ladder() = ToProto(rung);
+  MeasureSpeeds(options, &machine);
   return machine;
 }
 

@@ -16,12 +16,10 @@ namespace strata {
 // Memory this process may use: the machine's, or its control group's limit where that is lower.
 absl::StatusOr<int64_t> AvailableMemoryBytes();
 
-// CPUs this process may run on.
-int AvailableCpus();
-
 struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
   std::vector<double> nvme_weights;  // Of the paths, as jobs stripe over them.
+  std::string speeds_why_not;        // "": `capacity` says how fast this machine is
 };
 
 // Capacity by the options, derived where they say so; probes each NVMe path by writing to it, and measures

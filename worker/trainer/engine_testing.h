@@ -169,6 +169,15 @@ class EngineTest : public ::testing::Test {
                 (*engine)->planned().train.arena_bytes[tier])
           << Name(static_cast<Tier>(tier));
     }
+    // So is the simulation of it: steps touch what it says, and move the bytes that it says (speculative ones
+    // where nothing had to be done again).
+    const Simulation& simulation = (*engine)->planned().simulation;
+    const bool as_planned = (*engine)->planned().choice.mode != Mode::kSpeculative;
+    if (as_planned) {
+      EXPECT_EQ(source.results.back().high_water_bytes, simulation.peak_bytes);
+      for (size_t lane = 0; lane < simulation.lanes.size(); ++lane)
+        EXPECT_EQ(source.results.back().lanes[lane].bytes, simulation.lanes[lane].bytes) << lane;
+    }
     EXPECT_TRUE((*engine)->Close().ok());
     return bits + losses_;
   }

@@ -1,0 +1,59 @@
+#include "offload/calibrate/calibrate.h"
+
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+TEST(CalibrateTest, EverySpeedIsMeasuredAndNothingIsLeftBehind) {
+  const std::string path = testing::TempDir() + "/calibrate";
+  std::filesystem::create_directories(path);
+  const absl::StatusOr<MachineProfile> profile = Calibrate({.nvme_paths = {{path}}, .threads = 2});
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  const MachineProfile guess;
+  const auto measured = [](const char* what, double value, double guessed) {
+    std::printf("%-24s %.4g\n", what, value);
+    EXPECT_TRUE(std::isfinite(value) && value > 0) << what;
+    EXPECT_NE(value, guessed) << what;
+  };
+  for (const auto& [name, rates] : {std::pair{"bf16", &profile->bf16}, std::pair{"f32", &profile->f32}}) {
+    std::printf("%s\n", name);
+    ASSERT_EQ(rates->forward_gemm.size(), rates->backward_gemm.size());
+    for (size_t i = 0; i < rates->forward_gemm.size(); ++i) {
+      measured("forward gemm", rates->forward_gemm[i].rate, 400e9);
+      measured("backward gemm", rates->backward_gemm[i].rate, 400e9);
+      if (i == 0) continue;
+      EXPECT_GT(rates->forward_gemm[i].work, rates->forward_gemm[i - 1].work);
+    }
+    measured("attention", rates->attention_flops, guess.f32.attention_flops);
+    measured("attention backward", rates->attention_backward_flops, guess.f32.attention_backward_flops);
+    measured("elementwise", rates->elementwise_bytes_per_second, guess.f32.elementwise_bytes_per_second);
+  }
+  measured("h2d", profile->h2d_bytes_per_second, guess.h2d_bytes_per_second);
+  measured("nvme read", profile->nvme_read_bytes_per_second, guess.nvme_read_bytes_per_second);
+  measured("nvme write", profile->nvme_write_bytes_per_second, guess.nvme_write_bytes_per_second);
+  measured("nvme mixed", profile->nvme_mixed_bytes_per_second, guess.nvme_mixed_bytes_per_second);
+  measured("nvme cores", profile->nvme_cores, guess.nvme_cores);
+  measured("adamw", profile->adamw_seconds_per_parameter, guess.adamw_seconds_per_parameter);
+  measured("accumulate", profile->accumulate_bytes_per_second, guess.accumulate_bytes_per_second);
+  measured("norm", profile->norm_bytes_per_second, guess.norm_bytes_per_second);
+  measured("dram", profile->dram_bytes_per_second, guess.dram_bytes_per_second);
+  measured("per op", profile->per_op_seconds, guess.per_op_seconds);
+  EXPECT_EQ(profile->cores, AvailableCpus());
+  EXPECT_NE(profile->source.find(CpuModel()), std::string::npos);
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+}
+
+TEST(CalibrateTest, APathThatIsNotThereIsNamed) {
+  const absl::StatusOr<MachineProfile> profile =
+      Calibrate({.nvme_paths = {{"/nowhere/at/all"}}, .threads = 1});
+  ASSERT_FALSE(profile.ok());
+  EXPECT_NE(profile.status().message().find("/nowhere/at/all"), std::string::npos) << profile.status();
+}
+
+}  // namespace
+}  // namespace strata

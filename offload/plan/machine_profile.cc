@@ -1,0 +1,42 @@
+#include "offload/plan/machine_profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace strata {
+namespace {
+
+void Scale(double factor, ComputeRates* rates) {
+  for (RatePoint& point : rates->forward_gemm) point.rate *= factor;
+  for (RatePoint& point : rates->backward_gemm) point.rate *= factor;
+  rates->attention_flops *= factor;
+  rates->attention_backward_flops *= factor;
+  rates->elementwise_bytes_per_second *= factor;
+}
+
+}  // namespace
+
+double RateAt(const std::vector<RatePoint>& points, double work) {
+  size_t next = 0;
+  while (next < points.size() && points[next].work < work) ++next;
+  if (next == points.size()) return points.back().rate;
+  if (next == 0) return points.front().rate;
+  const RatePoint &a = points[next - 1], &b = points[next];
+  const double share = std::log(work / a.work) / std::log(b.work / a.work);
+  return a.rate + share * (b.rate - a.rate);
+}
+
+MachineProfile WithThreads(MachineProfile profile, int threads) {
+  if (!profile.device_is_cpu || threads == profile.threads) return profile;
+  const auto useful = [&](int n) { return profile.cores > 0 ? std::min(n, profile.cores) : n; };
+  const double factor = static_cast<double>(useful(threads)) / useful(profile.threads);
+  Scale(factor, &profile.f32);
+  Scale(factor, &profile.bf16);
+  profile.adamw_seconds_per_parameter /= factor;
+  profile.accumulate_bytes_per_second *= factor;
+  profile.norm_bytes_per_second *= factor;
+  profile.threads = threads;
+  return profile;
+}
+
+}  // namespace strata

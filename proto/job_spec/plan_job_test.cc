@@ -1,0 +1,105 @@
+#include "proto/job_spec/plan_job.h"
+
+#include <cstdio>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "proto/job_spec/validate.h"
+#include "proto/job_spec/yaml.h"
+#include "proto/machine/machine.h"
+
+namespace strata {
+namespace {
+
+v1::JobSpec Example() {
+  const absl::StatusOr<JobFile> file = LoadJobFile("deploy/examples/llama3-70b.yaml");
+  EXPECT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(FormatViolations("", file->violations), "");
+  v1::JobSpec spec = file->spec;
+  ApplyDefaults(spec);
+  EXPECT_EQ(FormatViolations("", Validate(spec)), "");
+  return spec;
+}
+
+v1::ResourceRequest Machine() {
+  const absl::StatusOr<v1::MachineFile> file = LoadMachineFile("deploy/examples/machines/gpu-24g.yaml");
+  EXPECT_TRUE(file.ok()) << file.status();
+  v1::ResourceRequest limits;
+  limits.set_device_bytes(file->device());
+  limits.set_host_bytes(file->host());
+  limits.set_nvme_bytes(file->nvme());
+  *limits.mutable_machine() = file->speeds();
+  return limits;
+}
+
+v1::JobPlan Plan(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
+  const absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, limits);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+// Everything a person needs to know is there, and agrees with itself.
+void ExpectExplained(const v1::JobPlan& plan) {
+  ASSERT_TRUE(plan.fits()) << plan.shortfalls(0).remedy();
+  for (const v1::TierRow& row : plan.tiers()) {
+    EXPECT_LE(row.peak_bytes(), row.budget_bytes()) << row.tier();
+    EXPECT_LE(row.minimum_bytes(), row.peak_bytes()) << row.tier();
+  }
+  const double step_ms =
+      static_cast<double>(plan.step_time().seconds()) * 1e3 + plan.step_time().nanos() * 1e-6;
+  EXPECT_GE(step_ms, plan.bound_ms() * (1 - 1e-6));
+  EXPECT_LE(step_ms, (plan.bound_ms() + plan.fill_drain_ms()) * 1.05);
+  EXPECT_LE(plan.exposed_io_ms(), step_ms);
+  EXPECT_FALSE(plan.binding_lane().empty());
+  EXPECT_NEAR(plan.nvme_written_bytes_per_day(),
+              static_cast<double>(plan.tiers(2).written_bytes_per_step()) * 86400e3 / step_ms,
+              1e-6 * plan.nvme_written_bytes_per_day());
+  EXPECT_EQ(plan.advice_size(), 3);
+  int layers = 0;
+  for (const v1::BlockRow& row : plan.blocks()) {
+    EXPECT_EQ(row.first(), layers);
+    layers = row.last() + 1;
+  }
+  EXPECT_EQ(layers, 80);
+  EXPECT_EQ(plan.machine().source(), Machine().machine().source());
+}
+
+TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {
+  v1::ResourceRequest limits = Machine();
+  limits.set_host_bytes(int64_t{320} << 30);
+  const v1::JobPlan plan = Plan(Example(), limits);
+  ExpectExplained(plan);
+  EXPECT_NEAR(static_cast<double>(plan.parameters()), 70.6e9, 0.1e9);
+  std::printf("step %lld s, bound by %s\n", static_cast<long long>(plan.step_time().seconds()),
+              plan.binding_lane().c_str());
+  // The whole is a function of the request.
+  EXPECT_EQ(Plan(Example(), limits).SerializeAsString(), plan.SerializeAsString());
+}
+
+TEST(PlanJobTest, WhatDoesNotFitIsRefusedWithNumbers) {
+  v1::JobSpec spec = Example();
+  v1::ModelConfig& config = *spec.mutable_model()->mutable_config();
+  config.set_layers(126);
+  config.set_hidden(16384);
+  config.set_heads(128);
+  config.set_head_dim(128);
+  config.set_ffn(53248);
+  const v1::JobPlan plan = Plan(spec, Machine());
+  ASSERT_FALSE(plan.fits());
+  ASSERT_EQ(plan.shortfalls_size(), 1);
+  EXPECT_GT(plan.shortfalls(0).requested(), plan.shortfalls(0).total());
+  EXPECT_NE(plan.shortfalls(0).remedy().find("memory."), std::string::npos);
+}
+
+TEST(PlanJobTest, AFasterMachineIsPredictedToBeFaster) {
+  v1::ResourceRequest limits = Machine();
+  limits.set_host_bytes(int64_t{320} << 30);
+  v1::ResourceRequest faster = limits;
+  faster.mutable_machine()->mutable_bf16()->set_forward_flops(0, 480e12);
+  faster.mutable_machine()->mutable_bf16()->set_attention_flops(320e12);
+  const v1::JobPlan slow = Plan(Example(), limits), fast = Plan(Example(), faster);
+  EXPECT_LT(fast.step_time().seconds(), slow.step_time().seconds());
+}
+
+}  // namespace
+}  // namespace strata

@@ -1,0 +1,59 @@
+#include "proto/machine/calibration.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "common/fd.h"
+#include "common/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "offload/calibrate/calibrate.h"
+#include "proto/machine/machine.h"
+
+namespace strata {
+namespace {
+
+constexpr int kCacheVersion = 1;  // grows when what is measured changes
+constexpr int64_t kCacheMaxBytes = 1 << 20;
+
+bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {
+  return a.version() == b.version() && a.cpu() == b.cpu() && a.cpus() == b.cpus() &&
+         a.threads() == b.threads() &&
+         std::equal(a.nvme_devices().begin(), a.nvme_devices().end(), b.nvme_devices().begin(),
+                    b.nvme_devices().end());
+}
+
+}  // namespace
+
+absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
+                                                   const std::vector<NvmePath>& nvme_paths, int threads) {
+  v1::CalibrationCache here;
+  here.set_version(kCacheVersion);
+  here.set_cpu(CpuModel());
+  here.set_cpus(AvailableCpus());
+  here.set_threads(threads);
+  for (const NvmePath& path : nvme_paths) {
+    struct stat info = {};
+    here.add_nvme_devices(stat(path.path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_dev) : 0);
+  }
+  if (const auto text = ReadFile(cache, kCacheMaxBytes); text.ok()) {
+    v1::CalibrationCache kept;
+    if (google::protobuf::util::JsonStringToMessage(*text, &kept).ok() && SameMachine(kept, here) &&
+        CheckMachine(kept.profile()).ok() && (!kept.busy() || MachineIsBusy()))
+      return kept.profile();
+  }
+  here.set_busy(MachineIsBusy());
+  STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,
+                          Calibrate({.nvme_paths = nvme_paths, .threads = threads}));
+  *here.mutable_profile() = ToProto(profile);
+  if (here.busy()) here.mutable_profile()->mutable_source()->append(", while it was busy");
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (google::protobuf::util::MessageToJsonString(here, &text, options).ok())
+    (void)WriteFileDurably(cache, text);  // only a convenience
+  return here.profile();
+}
+
+}  // namespace strata

@@ -1,0 +1,22 @@
+// The calibration that is kept on disk.
+#ifndef PROTO_MACHINE_CALIBRATION_H_
+#define PROTO_MACHINE_CALIBRATION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "offload/store/nvme_store.h"
+#include "proto/strata/v1/machine.pb.h"
+
+namespace strata {
+
+// The calibration kept in `cache`, if it is of this CPU, number of CPUs and threads, and of the file system
+// that `nvme_paths` are on; else a new one, which is then kept. A cache that cannot be read or written only
+// costs the time to measure again. No path: NVMe is not measured.
+absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
+                                                   const std::vector<NvmePath>& nvme_paths, int threads);
+
+}  // namespace strata
+
+#endif  // PROTO_MACHINE_CALIBRATION_H_

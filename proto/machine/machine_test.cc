@@ -1,0 +1,125 @@
+#include "proto/machine/machine.h"
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_replace.h"
+#include "common/fd.h"
+#include "gtest/gtest.h"
+#include "proto/machine/calibration.h"
+
+namespace strata {
+namespace {
+
+constexpr char kSmall[] = R"(name: a machine
+device: 24GiB
+host: 256GiB
+nvme: 4TiB
+speeds:
+  bf16: {forward_flops: 100e12, elementwise_bytes_per_second: 800e9}
+  h2d_bytes_per_second: 25e9
+  nvme_read_bytes_per_second: 7e9
+  nvme_write_bytes_per_second: 5e9
+  dram_bytes_per_second: 140e9
+)";
+
+TEST(MachineTest, AMachineFileSaysWhatItHasAndTheRestFollows) {
+  const absl::StatusOr<v1::MachineFile> file = ParseMachineFile(kSmall);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->device(), int64_t{24} << 30);
+  EXPECT_EQ(file->nvme(), int64_t{4} << 40);
+  const MachineProfile profile = FromProto(file->speeds());
+  EXPECT_EQ(profile.source, "a machine");
+  EXPECT_FALSE(profile.device_is_cpu);
+  EXPECT_EQ(RateAt(profile.bf16.backward_gemm, 1e9), 100e12);
+  EXPECT_EQ(profile.f32, profile.bf16);
+  EXPECT_EQ(profile.bf16.attention_flops, 50e12);
+  EXPECT_EQ(profile.d2h_bytes_per_second, 25e9);
+  EXPECT_EQ(profile.nvme_mixed_bytes_per_second, 7e9);
+  EXPECT_EQ(profile.adamw_seconds_per_parameter, 28 / 140e9);
+}
+
+TEST(MachineTest, WhatIsWrongIsNamed) {
+  const auto message = [](std::string text) {
+    const absl::Status status = ParseMachineFile(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(status.message());
+  };
+  const auto with = [](const std::string& from, const std::string& to) {
+    std::string text = kSmall;
+    text.replace(text.find(from), from.size(), to);
+    return text;
+  };
+  EXPECT_TRUE(absl::StrContains(message(with("device:", "devise:")), "line 2: devise: unknown field"));
+  EXPECT_TRUE(absl::StrContains(message(with("h2d_bytes_per_second: 25e9", "cores: 1")),
+                                "speeds.h2d_bytes_per_second: is missing"));
+  EXPECT_TRUE(absl::StrContains(message(with("h2d_bytes_per_second: 25e9", "h2d_bytes_per_second: 0")),
+                                "h2d_bytes_per_second: is missing"));
+  EXPECT_TRUE(absl::StrContains(message(with("7e9", "-7e9")), "nvme_read_bytes_per_second"));
+  EXPECT_TRUE(absl::StrContains(message(with("100e12", "[1e12, 2e12]")), "bf16.forward_flops"));
+  EXPECT_TRUE(absl::StrContains(
+      message(with("{forward_flops: 100e12", "{work: [2, 1], forward_flops: [1e12, 2e12]")), "bf16.work"));
+}
+
+TEST(MachineTest, EveryFieldSurvivesTheWire) {
+  MachineProfile profile;
+  profile.source = "here";
+  profile.f32.forward_gemm = {{1e9, 1e11}, {1e10, 2e11}};
+  profile.f32.backward_gemm = {{1e9, 1.5e11}, {1e10, 2.5e11}};
+  profile.f32.attention_flops = 3;
+  profile.f32.attention_backward_flops = 4;
+  profile.bf16.elementwise_bytes_per_second = 5;
+  double value = 6;
+  for (double* field : {&profile.h2d_bytes_per_second, &profile.d2h_bytes_per_second,
+                        &profile.nvme_read_bytes_per_second, &profile.nvme_write_bytes_per_second,
+                        &profile.nvme_mixed_bytes_per_second, &profile.adamw_seconds_per_parameter,
+                        &profile.accumulate_bytes_per_second, &profile.norm_bytes_per_second,
+                        &profile.per_op_seconds, &profile.nvme_cores, &profile.dram_bytes_per_second}) {
+    *field = value++;
+  }
+  profile.cores = 3;
+  profile.threads = 5;
+  EXPECT_EQ(FromProto(ToProto(profile)), profile);
+  profile.device_is_cpu = false;
+  EXPECT_EQ(FromProto(ToProto(profile)), profile);
+  // A peer's nonsense is no plan's end.
+  v1::MachineProfile nonsense = ToProto(profile);
+  nonsense.set_dram_bytes_per_second(-1);
+  EXPECT_EQ(FromProto(nonsense), MachineProfile());
+  EXPECT_EQ(FromProto(v1::MachineProfile()), MachineProfile());
+}
+
+TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
+  const std::string folder = testing::TempDir() + "/calibration";
+  mkdir(folder.c_str(), 0700);
+  mkdir((folder + "/other").c_str(), 0700);
+  const std::string cache = folder + "/calibration.json";
+  const auto first = LoadOrCalibrate(cache, {{folder}}, 1);
+  ASSERT_TRUE(first.ok()) << first.status();
+  // Another measurement would give other numbers.
+  const auto text = ReadFile(cache, 1 << 20);
+  ASSERT_TRUE(text.ok());
+  ASSERT_TRUE(
+      WriteFileDurably(cache, absl::StrReplaceAll(*text, {{"\"busy\": true", "\"busy\": false"}})).ok());
+  const auto again = LoadOrCalibrate(cache, {{folder}}, 1);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
+  const auto elsewhere = LoadOrCalibrate(cache, {{folder + "/other"}}, 1);  // on the same device
+  ASSERT_TRUE(elsewhere.ok());
+  EXPECT_EQ(elsewhere->SerializeAsString(), first->SerializeAsString());
+  const auto without = LoadOrCalibrate(cache, {}, 1);
+  ASSERT_TRUE(without.ok());
+  EXPECT_NE(without->SerializeAsString(), first->SerializeAsString());
+  ASSERT_TRUE(WriteFileDurably(cache, "{ not json").ok());
+  EXPECT_TRUE(LoadOrCalibrate(cache, {}, 1).ok());
+  const auto kept = ReadFile(cache, 1 << 20);
+  ASSERT_TRUE(kept.ok());
+  EXPECT_TRUE(absl::StrContains(*kept, "\"nvme_read_bytes_per_second\""));
+  // Nowhere to keep it: measured, and that is all.
+  EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1).ok());
+}
+
+}  // namespace
+}  // namespace strata
