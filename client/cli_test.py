@@ -351,9 +351,9 @@ class FormatTest(ServerTest):
             ladder=[stubs.fleet.Rung(rung="io_uring", chosen="threads", why="seccomp says no")])
         self.answer("GetWorker", stubs.fleet.Worker(name="workers/w1", state=1, capacity=capacity))
         text = self.run_cli("worker", "describe", "w1").stdout
-        for part in ("/mnt/a (xfs): 3 GiB", "io_uring: threads, because: seccomp says no"):
+        for part in ("3 GiB for jobs", "/mnt/a (xfs", "io_uring: threads, because: seccomp says no"):
             self.assertIn(part, text)
-        self.assertEqual(self.server.requests("GetWorker")[0].name, "workers/w1")
+        self.assertEqual(self.server.requests("GetWorker")[0].name, "w1")
         self.answer("ListJobEvents", stubs.jobs.ListJobEventsResponse(events=[stubs.jobs.JobEvent(to=1, reason="CREATED")]))
         self.assertIn("CREATED", self.run_cli("events", "austen-ab12").stdout)
         checkpoint = stubs.checkpoints.Checkpoint(name=NAME + "/checkpoints/300", step=300, bytes=5 << 20)

@@ -154,8 +154,7 @@ ExitCode RunWorkerList(const Globals& globals) {
 }
 
 ExitCode RunWorkerDescribe(const Globals& globals, const std::string& worker) {
-  const std::string name = absl::StartsWith(worker, "workers/") ? worker : absl::StrCat("workers/", worker);
-  const absl::StatusOr<v1::Worker> got = Connect(globals)->GetWorker(name);
+  const absl::StatusOr<v1::Worker> got = Connect(globals)->GetWorker(ShortName(worker));
   if (!got.ok()) return Fail(got.status());
   return PrintOne(globals, *got, WorkerText(*got));
 }
