@@ -12,7 +12,7 @@ packages=(
   libsqlite3-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libspdlog-dev libssl-dev libdnnl-dev
   libcpp-httplib-dev
   # Tests, benchmarks and the demo text.
-  libgtest-dev libgmock-dev libbenchmark-dev python3 python3-grpcio python3-protobuf fio r-cran-janeaustenr
+  libgtest-dev libgmock-dev libbenchmark-dev libseccomp-dev python3 python3-grpcio python3-protobuf fio r-cran-janeaustenr
 )
 
 missing=()
