@@ -247,6 +247,13 @@ ExitCode FailBench(const absl::Status& status) {
   return ExitCode::kUsage;
 }
 
+std::string LadderText(const Ladder& ladder) {
+  return absl::StrJoin(ladder, "; ", [](std::string* out, const Rung& rung) {
+    absl::StrAppend(out, FeatureName(rung.feature), ": ", rung.chosen);
+    if (!rung.why.empty()) absl::StrAppend(out, " (", rung.why, ")");
+  });
+}
+
 }  // namespace
 
 ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
@@ -281,7 +288,11 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
   } else if (format != Format::kTable) {
     json["parameters"] = report->parameters;
     json["plan"] = PlanJson(report->planned);
-    json["backends"] = report->backends;
+    json["ladder"] = Json::array();
+    for (const Rung& rung : report->ladder) {
+      json["ladder"].push_back(
+          {{"rung", FeatureName(rung.feature)}, {"chosen", rung.chosen}, {"why", rung.why}});
+    }
     json["steps"] = Json::array();
     for (const OffloadBenchStep& step : report->steps)
       json["steps"].push_back(StepJson(report->planned.train, step));
@@ -289,7 +300,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
   }
   PrintOut(Render(format, {json}, true, [&] {
     return absl::StrCat("\n", FormatCount(static_cast<double>(report->parameters)), " parameters; ",
-                        absl::StrJoin(report->backends, "; "), "\n", SummaryText(*report));
+                        LadderText(report->ladder), "\n", SummaryText(*report));
   }));
   return ExitCode::kOk;
 }

@@ -177,9 +177,9 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   options.state_hash = flags.state_hash;
   STRATA_RETURN_IF_ERROR(FillPaths(flags, options));
   options.engine.store.owner = absl::StrCat("bench-", getpid());
-  options.engine.store.direct = flags.direct_io ? DirectIo::kRequire : DirectIo::kBuffered;
-  STRATA_ASSIGN_OR_RETURN(options.engine.io.backend, ParseIoBackend(flags.io_backend), "--io-backend");
-  options.engine.io.depth = static_cast<unsigned>(flags.io_depth);
+  options.engine.store.direct = flags.direct_io ? DirectIo::kAuto : DirectIo::kBuffered;
+  STRATA_ASSIGN_OR_RETURN(options.engine.io_backend, ParseIoBackend(flags.io_backend), "--io-backend");
+  options.engine.read_depth = options.engine.write_depth = static_cast<unsigned>(flags.io_depth);
   options.engine.train.trace_capacity = 0;
   return options;
 }

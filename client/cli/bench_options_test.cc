@@ -60,7 +60,7 @@ TEST(BenchOptionsTest, EveryFlagArrives) {
   EXPECT_EQ(options->injection->value, -INFINITY);
   EXPECT_EQ(options->injection->step, 3);
   EXPECT_EQ(options->injection->tensor, "layers.0.qkv");
-  EXPECT_EQ(options->engine.io.backend, IoBackend::kThreads);
+  EXPECT_EQ(options->engine.io_backend, IoBackend::kThreads);
   EXPECT_EQ(options->engine.store.direct, DirectIo::kBuffered);
   ASSERT_EQ(options->engine.store.paths.size(), 2u);
   EXPECT_EQ(options->engine.store.paths[1].path, "b");

@@ -184,7 +184,7 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
   engine_options.train.clip_norm = options.clip_norm;
   STRATA_ASSIGN_OR_RETURN(auto engine,
                           RankEngine::Create(layout, report.planned, compute, *math, engine_options));
-  report.backends = engine->Backends();
+  report.ladder = engine->ladder();
   uint64_t tensor_key = options.seed;
   const TensorInfo* filling = nullptr;
   STRATA_RETURN_IF_ERROR(

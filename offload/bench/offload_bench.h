@@ -15,6 +15,7 @@
 #include "common/process_usage.h"
 #include "kernels/optimizer/isa.h"
 #include "offload/bench/synthetic_model.h"
+#include "offload/engine/ladder.h"
 #include "offload/engine/rank_engine.h"
 #include "offload/exec/step_metrics.h"
 #include "offload/plan/planner.h"
@@ -70,7 +71,7 @@ struct OffloadBenchSummary {
 struct OffloadBenchReport {
   int64_t parameters = 0;
   PlannedJob planned;
-  std::vector<std::string> backends;
+  Ladder ladder;
   std::vector<OffloadBenchStep> steps;
   OffloadBenchSummary summary;
   std::array<int64_t, kTierCount> high_water_bytes{};

@@ -97,14 +97,14 @@ TEST_F(OffloadBenchTest, EverySettingGivesTheSameStatesAtEveryStep) {
          o.request.chunk_elements = ChunkElements(100'000);
          o.request.prefetch_depth = 4;
          o.request.io_threads = 4;
-         o.engine.io.backend = IoBackend::kThreads;
-         o.engine.io.depth = 3;
+         o.engine.io_backend = IoBackend::kThreads;
+         o.engine.read_depth = o.engine.write_depth = 3;
        }},
       {"NVMe, big chunks, I/O depth 1, scalar",
        [](auto& o) {
          OnNvme(o);
          o.request.chunk_elements = ChunkElements(4 * kMiB);
-         o.engine.io.depth = 1;
+         o.engine.read_depth = o.engine.write_depth = 1;
          o.isa = Isa::kScalar;
        }},
       {"NVMe on two paths of uneven weight, speculative",
