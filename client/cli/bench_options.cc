@@ -60,8 +60,9 @@ absl::StatusOr<Isa> ParseIsa(const std::string& text) {
 
 absl::StatusOr<DType> ParsePrecision(const std::string& text) {
   if (text == "bf16") return DType::kBF16;
+  if (text == "fp16") return DType::kF16;
   if (text == "fp32") return DType::kF32;
-  return Bad("--precision", text, "bf16 or fp32");
+  return Bad("--precision", text, "bf16, fp16 or fp32");
 }
 
 absl::Status ParseDelay(const std::string& text, OffloadBenchOptions& options) {

@@ -12,6 +12,8 @@
 namespace strata {
 namespace {
 
+constexpr double kInitialLossScale = 65536;
+
 absl::StatusOr<std::optional<Injection>> Resolve(const OffloadBenchOptions& options,
                                                  const ModelLayout& layout) {
   if (!options.injection.has_value()) return std::optional<Injection>();
@@ -145,6 +147,7 @@ OffloadBenchSummary Summarize(const StepPlan& plan, const std::vector<OffloadBen
 
 absl::Status RunSteps(const OffloadBenchOptions& options, RankEngine& engine, BenchSource& source) {
   TrainerCounters counters;
+  if (engine.layout().compute_dtype == DType::kF16) counters.loss_scale.scale = kInitialLossScale;
   if (!options.state_hash) return engine.train().Run(source, options.steps, counters);
   while (counters.iterations < options.steps) {
     STRATA_RETURN_IF_ERROR(engine.train().Run(source, 1, counters));
@@ -182,6 +185,7 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
                                     .injection = injection});
   RankEngineOptions engine_options = options.engine;
   engine_options.train.clip_norm = options.clip_norm;
+  if (layout.compute_dtype == DType::kF16) engine_options.train.loss_scale = LossScaleRule();
   STRATA_ASSIGN_OR_RETURN(auto engine,
                           RankEngine::Create(layout, report.planned, compute, *math, engine_options));
   report.ladder = engine->ladder();

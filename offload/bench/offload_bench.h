@@ -32,8 +32,8 @@ struct BenchInjection {
 struct OffloadBenchOptions {
   SyntheticShape shape;
   bool compute_busy = false;  // the delay takes a core
-  // layout, clip and the profile's compute rate are filled in; micro_batches, budgets, homes, mode, depth,
-  // chunks, lanes are the caller's.
+  // layout, clip and the profile's compute rate are filled in (and a loss scale for fp16); micro_batches,
+  // budgets, homes, mode, depth, chunks, lanes are the caller's.
   PlanRequest request;
   double clip_norm = 0;
   int64_t steps = 4;

@@ -139,6 +139,23 @@ TEST_F(OffloadBenchTest, EverySettingGivesTheSameStatesAtEveryStep) {
   EXPECT_NE(Bits(other), expected);
 }
 
+TEST_F(OffloadBenchTest, Fp16HalvesItsLossScaleAfterABadStepAndPlacementDoesNotMatter) {
+  base_.shape.compute_dtype = DType::kF16;
+  base_.injection =
+      BenchInjection{.value = std::numeric_limits<float>::infinity(), .step = 2, .tensor = "layers.2.down"};
+  const auto report = Run(base_);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->steps[1].state_hash, report->steps[0].state_hash);
+  EXPECT_EQ(report->steps[2].result.loss_scale, report->steps[0].result.loss_scale / 2);
+  EXPECT_NE(report->steps[2].state_hash, report->steps[1].state_hash);
+  const std::string expected = Bits(base_);
+  OnNvme(base_);
+  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative}) {
+    base_.request.mode = mode;
+    EXPECT_EQ(Bits(base_), expected) << Name(mode);
+  }
+}
+
 TEST_F(OffloadBenchTest, StepsThatOverlapEndInTheSameState) {
   OnNvme(base_);
   base_.steps = 6;

@@ -8,7 +8,8 @@ bool Overlap(const Operand& a, const Operand& b) {
 }
 
 bool IsGradient(const Content& content) {
-  return content.kind == ContentKind::kGradient || content.kind == ContentKind::kAccumulated;
+  return content.kind == ContentKind::kGradient || content.kind == ContentKind::kAccumulated ||
+         content.kind == ContentKind::kPending;
 }
 
 StallCause ByProducer(const Op& producer, bool gradient) {
@@ -30,6 +31,7 @@ StallCause ByProducer(const Op& producer, bool gradient) {
     case OpKind::kBackward:
       return gradient ? StallCause::kGradient : StallCause::kCompute;
     case OpKind::kAccumulate:
+    case OpKind::kHandOver:
       return StallCause::kGradient;
     case OpKind::kNorm:
     case OpKind::kClip:

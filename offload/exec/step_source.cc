@@ -27,6 +27,7 @@ TrafficClass TrafficClassOf(const Op& op) {
       return TrafficClass::kRecords;
     case ContentKind::kGradient:
     case ContentKind::kAccumulated:
+    case ContentKind::kPending:
       return TrafficClass::kGradients;
     case ContentKind::kActivation:
     case ContentKind::kSaved:
