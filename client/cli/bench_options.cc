@@ -15,6 +15,7 @@
 #include "common/bytes.h"
 #include "common/status.h"
 #include "offload/plan/chunk_size.h"
+#include "proto/machine/machine.h"
 
 namespace strata {
 namespace {
@@ -159,6 +160,7 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   STRATA_RETURN_IF_ERROR(ParseDelay(flags.compute_delay, options));
   STRATA_RETURN_IF_ERROR(FillBudgets(flags, options));
   PlanRequest& request = options.request;
+  request.profile = WithThreads(FromProto(LocalSpeeds()), flags.threads);
   request.micro_batches = flags.micro_batches;
   STRATA_ASSIGN_OR_RETURN(request.params, ParseTier("--params-home", flags.params_home));
   STRATA_ASSIGN_OR_RETURN(request.gradients, ParseTier("--gradients-home", flags.gradients_home));

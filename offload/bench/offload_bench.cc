@@ -171,7 +171,7 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
   PlanRequest request = options.request;
   request.layout = &layout;
   request.clip = options.clip_norm > 0;
-  request.profile.compute_flops = kSyntheticFlopsPerSecond;
+  request.profile.f32 = request.profile.bf16 = SyntheticRates();
   OffloadBenchReport report;
   report.parameters = layout.parameter_count();
   STRATA_ASSIGN_OR_RETURN(report.planned, PlanOrShortfall(request));

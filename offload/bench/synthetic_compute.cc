@@ -23,7 +23,7 @@ struct Header {
 };
 
 // What a buffer is: stamps of one kind and block never pass for another's.
-enum class Kind : uint64_t { kActivation = 1, kSaved = 2, kGradient = 3 };
+enum class Kind : uint64_t { kActivation = 1, kSaved = 2, kGradient = 3, kSavedRest = 4 };
 
 uint64_t StampKey(Kind kind, int block, const Header& header) {
   return MixKeys(MixKeys(static_cast<uint64_t>(kind) << 32 | static_cast<uint32_t>(block), header.batch),
@@ -154,6 +154,22 @@ absl::Status SyntheticCompute::Forward(Stream*, const BlockArgs& args) {
        args.output, layout_.activation_bytes);
   if (block.saved_bytes > 0)
     Seal(Kind::kSaved, args.block, {.batch = in.batch, .digest = params}, args.saved, block.saved_bytes);
+  if (block.saved_rest_bytes > 0)
+    Seal(Kind::kSavedRest, args.block, {.batch = in.batch, .digest = params}, args.saved_rest,
+         block.saved_rest_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SyntheticCompute::RecomputeRest(Stream*, const BlockArgs& args) {
+  const Delay delay(options_);
+  const Block& block = layout_.blocks[args.block];
+  STRATA_ASSIGN_OR_RETURN(const Header saved,
+                          Unseal(Kind::kSaved, args.block, args.saved, block.saved_bytes, "saved state"));
+  if (saved.digest != ParamsDigest(args)) {
+    return absl::DataLossError(absl::StrCat("synthetic model: RECOMPUTE of block ", args.block,
+                                            " has other parameters than its FORWARD had"));
+  }
+  Seal(Kind::kSavedRest, args.block, saved, args.saved_rest, block.saved_rest_bytes);
   return absl::OkStatus();
 }
 
@@ -193,6 +209,11 @@ absl::Status SyntheticCompute::Backward(Stream*, const BlockArgs& args) {
     STRATA_ASSIGN_OR_RETURN(const Header saved,
                             Unseal(Kind::kSaved, args.block, args.saved, block.saved_bytes, "saved state"));
     same = same && saved.batch == batch;
+    if (block.saved_rest_bytes > 0) {
+      STRATA_ASSIGN_OR_RETURN(const Header rest, Unseal(Kind::kSavedRest, args.block, args.saved_rest,
+                                                        block.saved_rest_bytes, "second saved state"));
+      same = same && rest.batch == batch && rest.digest == saved.digest;
+    }
     if (saved.digest != ParamsDigest(args)) {
       return absl::DataLossError(absl::StrCat("synthetic model: BACKWARD of block ", args.block,
                                               " has other parameters than its FORWARD had"));

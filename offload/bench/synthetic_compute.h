@@ -41,6 +41,7 @@ class SyntheticCompute : public BlockCompute {
       : layout_(layout), options_(options) {}
 
   absl::Status Forward(Stream* stream, const BlockArgs& args) override;
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) override;
   absl::Status Backward(Stream* stream, const BlockArgs& args) override;
   absl::Status Loss(Stream* stream, const BlockArgs& args) override;
 

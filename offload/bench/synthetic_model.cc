@@ -105,7 +105,10 @@ absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape) {
     // LOSS is one call; its two halves add up in a plan.
     block.forward_flops = kind == BlockKind::kHead ? 0 : delay;
     block.backward_flops = std::max(delay, writing);
-    if (kind == BlockKind::kTransformer) block.saved_bytes = 4 * layout.activation_bytes;
+    if (kind == BlockKind::kTransformer) {
+      block.saved_bytes = 2 * layout.activation_bytes;
+      block.saved_rest_bytes = 2 * layout.activation_bytes;
+    }
     layout.blocks.push_back(std::move(block));
   };
   const int last = static_cast<int>(layout.units.size()) - 1;
@@ -113,6 +116,12 @@ absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape) {
   for (int layer = 0; layer < shape.layers; ++layer) add_block(BlockKind::kTransformer, layer, {layer + 1});
   add_block(BlockKind::kHead, -1, {last, 0});
   return layout;
+}
+
+ComputeRates SyntheticRates() {
+  ComputeRates rates;
+  rates.forward_gemm = rates.backward_gemm = {{1, kSyntheticFlopsPerSecond}};
+  return rates;
 }
 
 }  // namespace strata

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "offload/model/model_layout.h"
+#include "offload/plan/machine_profile.h"
 
 namespace strata {
 
@@ -21,6 +22,7 @@ struct SyntheticShape {
 
 // Speeds that make the planner see what SyntheticCompute takes: FLOPs of the layout are nanoseconds.
 inline constexpr double kSyntheticFlopsPerSecond = 1e9;
+ComputeRates SyntheticRates();
 
 // kInvalidArgument for sizes that no such model has.
 absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape);
