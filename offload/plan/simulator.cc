@@ -245,10 +245,7 @@ const char* Name(SharedResource resource) {
 OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, const MachineProfile& profile) {
   OpCost cost;
   // A redo does nothing unless an assumption was wrong.
-  if (op.speculation == Speculation::kRedo) {
-    cost.seconds = profile.per_op_seconds;
-    return cost;
-  }
+  if (op.speculation == Speculation::kRedo) return cost;
   double work = 0;     // seconds without the overhead
   double touched = 0;  // bytes of host DRAM
   double cores = 0;    // while `work` is done
