@@ -39,7 +39,7 @@ Json IoJson(const IoSummary& io) {
 
 Json PlanJson(const PlannedJob& planned) {
   Json lanes = Json::array();
-  for (const LaneEstimate& lane : planned.lanes) {
+  for (const LaneEstimate& lane : planned.simulation.lanes) {
     lanes.push_back({{"lane", LaneName(lane.lane)},
                      {"operations", lane.operations},
                      {"bytes", lane.bytes},
@@ -49,8 +49,8 @@ Json PlanJson(const PlannedJob& planned) {
           {"prefetch_depth", planned.choice.prefetch_depth},
           {"chunk_elements", planned.choice.chunk_elements},
           {"io_threads", planned.choice.io_threads},
-          {"step_ms", planned.step_seconds * 1e3},
-          {"binding_lane", LaneName(planned.train.lanes[planned.binding_lane])},
+          {"step_ms", planned.simulation.step_seconds * 1e3},
+          {"binding_lane", LaneName(planned.train.lanes[planned.simulation.binding_lane])},
           {"peak_bytes", PerTier(planned.peak_bytes)},
           {"read_bytes", PerTier(planned.read_bytes)},
           {"written_bytes", PerTier(planned.written_bytes)},
@@ -93,13 +93,13 @@ Json SummaryJson(const OffloadBenchReport& report) {
     }
     lanes.push_back({{"lane", LaneName(planned.train.lanes[i])},
                      {"busy_ms", summary.busy_seconds[i] * 1e3},
-                     {"predicted_busy_ms", planned.lanes[i].busy_seconds * 1e3},
+                     {"predicted_busy_ms", planned.simulation.lanes[i].busy_seconds * 1e3},
                      {"stall_ms", std::move(stalls)}});
   }
   Json json = {{"steps", summary.steps},
                {"skipped_steps", summary.skipped_steps},
                {"step_ms", summary.step_seconds * 1e3},
-               {"predicted_step_ms", planned.step_seconds * 1e3},
+               {"predicted_step_ms", planned.simulation.step_seconds * 1e3},
                {"exposed_io_ms", summary.exposed_io_seconds * 1e3},
                {"overlap_efficiency", summary.overlap_efficiency},
                {"lanes", std::move(lanes)}};
@@ -128,11 +128,12 @@ Json SummaryJson(const OffloadBenchReport& report) {
 }
 
 std::string PlanText(const PlannedJob& planned) {
-  std::string text = absl::StrFormat(
-      "plan: mode %s, depth %d, chunks of %s elements, predicted step %s, bound by %s\n",
-      Name(planned.choice.mode), planned.choice.prefetch_depth,
-      FormatCount(static_cast<double>(planned.choice.chunk_elements)), FormatSeconds(planned.step_seconds),
-      LaneName(planned.train.lanes[planned.binding_lane]));
+  std::string text =
+      absl::StrFormat("plan: mode %s, depth %d, chunks of %s elements, predicted step %s, bound by %s\n",
+                      Name(planned.choice.mode), planned.choice.prefetch_depth,
+                      FormatCount(static_cast<double>(planned.choice.chunk_elements)),
+                      FormatSeconds(planned.simulation.step_seconds),
+                      LaneName(planned.train.lanes[planned.simulation.binding_lane]));
   for (const std::string& note : planned.notes) absl::StrAppend(&text, "  ", note, "\n");
   return text;
 }
@@ -163,7 +164,7 @@ std::string LaneTable(const OffloadBenchReport& report) {
     }
     table.Add({LaneName(report.planned.train.lanes[i]),
                absl::StrFormat("%.1f ms", summary.busy_seconds[i] * 1e3),
-               absl::StrFormat("%.1f ms", report.planned.lanes[i].busy_seconds * 1e3),
+               absl::StrFormat("%.1f ms", report.planned.simulation.lanes[i].busy_seconds * 1e3),
                absl::StrFormat("%.0f %%", 100 * summary.busy_seconds[i] / summary.step_seconds),
                waits.empty() ? "-" : absl::StrJoin(waits, ", ")});
   }
@@ -187,8 +188,8 @@ std::string SummaryText(const OffloadBenchReport& report) {
   std::string text = absl::StrCat("\n", LaneTable(report), "\n", TrafficTable(summary), "\n");
   const auto add = [&](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
   add(absl::StrFormat("step      %.1f ms on average of %d, predicted %.1f ms (%.2f x)",
-                      summary.step_seconds * 1e3, summary.steps, report.planned.step_seconds * 1e3,
-                      summary.step_seconds / report.planned.step_seconds));
+                      summary.step_seconds * 1e3, summary.steps, report.planned.simulation.step_seconds * 1e3,
+                      summary.step_seconds / report.planned.simulation.step_seconds));
   add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %.1f ms of I/O exposed",
                       summary.overlap_efficiency, summary.exposed_io_seconds * 1e3));
   const auto io = [](const char* what, const IoSummary& of) {
