@@ -30,6 +30,7 @@ class Builder {
         host_params_(table_.host_params.begin(), table_.host_params.end()),
         device_params_(table_.device_params.begin(), table_.device_params.end()),
         host_grads_(table_.host_grads.begin(), table_.host_grads.end()),
+        host_sums_(table_.host_sums.begin(), table_.host_sums.end()),
         device_grads_(table_.device_grads.begin(), table_.device_grads.end()),
         activation_(table_.activation, ContentKind::kActivation),
         saved_(table_.saved, ContentKind::kSaved),
@@ -77,9 +78,9 @@ class Builder {
     return static_cast<int32_t>(plan_.lanes.size() - 1);
   }
 
-  // NVMe: with one I/O thread everything is on one lane. Else parameters have a lane of their own and so has
-  // what is held from FORWARD to BACKWARD: neither waits for the other, nor for records, which have the other
-  // lanes, one chunk after the other. Lanes nothing would run on are not made.
+  // NVMe: with one I/O thread everything is on one lane. Else parameters, what is held from FORWARD to
+  // BACKWARD, and sums of gradients have a lane each: none waits for another, nor for records, which have the
+  // other lanes, one chunk after the other. Lanes nothing would run on are not made.
   void AddLanes() {
     batch_lane_ = AddLane(LaneKind::kControl);
     commit_lane_ = AddLane(LaneKind::kControl);
@@ -93,27 +94,29 @@ class Builder {
       if (home_lane_ < 0 && train_ && home.params == Tier::kDevice && home.record != Tier::kDevice)
         home_lane_ = AddLane(LaneKind::kH2D);
     }
-    bool params = false, records = false, held = false;
+    bool params = false, records = false, held = false, sums = false;
     for (const PlanChoice::UnitHome& home : choice_.units) {
       params |= home.params == Tier::kNvme;
       records |= home.record == Tier::kNvme;
+      sums |= train_ && home.gradients == Tier::kNvme;
     }
     for (const Held* of : {&activation_, &saved_, &saved_rest_}) {
       for (const int32_t item : of->at.item) held |= item >= 0;
     }
     if (choice_.io_threads == 1) {
-      if (!params && !records && !held) return;
+      if (!params && !records && !held && !sums) return;
       const NvmeLanes all = AddNvmeLanes();
-      params_lanes_ = held_lanes_ = all;
+      params_lanes_ = held_lanes_ = sums_lanes_ = all;
       record_lanes_ = {all};
       return;
     }
     if (params) params_lanes_ = AddNvmeLanes();
     if (records) {
-      const int count = std::max(1, choice_.io_threads - (params ? 1 : 0) - (held ? 1 : 0));
+      const int count = std::max(1, choice_.io_threads - static_cast<int>(params) - held - sums);
       for (int i = 0; i < count; ++i) record_lanes_.push_back(AddNvmeLanes());
     }
     if (held) held_lanes_ = AddNvmeLanes();
+    if (sums) sums_lanes_ = AddNvmeLanes();
   }
 
   struct NvmeLanes {
@@ -524,7 +527,7 @@ class Builder {
       if (last && plan_.mode == Mode::kDelayed) Update(u, Speculation::kNone);
       if (choice_.units[u].gradients == Tier::kDevice) {
         if (contributions_[u] > 0) {
-          Accumulate(u, compute_lane_, grads[i], block, mb);
+          Accumulate(u, compute_lane_, table_.accumulated[u], grads[i], block, mb);
           device_grads_[facts_.unit_class[u]].Release(grads[i].slot, false);
         }
       } else {
@@ -537,36 +540,69 @@ class Builder {
 
   void SendToHost(int u, const Operand& gradient, int block, int mb) {
     const int c = facts_.unit_class[u];
+    const int32_t sum = HostSum(u, block, mb);
     Operand source = gradient;
     source.access = Access::kRead;
-    Operand destination = W(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, 1));
+    Operand destination = W(sum, 0, AccBytes(u), Accumulated(u, -1, 1));
     if (contributions_[u] > 0) {
       destination.slot = host_grads_[c].Acquire(SlotPool::kNothing);
       destination.content = gradient.content;
     }
     EmitCopy(OpKind::kD2H, d2h_lane_, source, destination, block, u, -1, mb);
     device_grads_[c].Release(gradient.slot, false);
-    if (contributions_[u] == 0) return;
-    Accumulate(u, cpu_lane_, destination, block, mb);
-    host_grads_[c].Release(destination.slot, false);
+    if (contributions_[u] > 0) {
+      Accumulate(u, cpu_lane_, sum, destination, block, mb);
+      host_grads_[c].Release(destination.slot, false);
+    }
+    if (choice_.units[u].gradients != Tier::kNvme) return;
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+      const Content content = Accumulated(u, k, contributions_[u] + 1);
+      const int64_t bytes = SumChunkBytes(u, k);
+      EmitCopy(OpKind::kWrite, sums_lanes_.write,
+               R(sum, table_.chunks[u][k].begin * facts_.acc_size, bytes, content),
+               W(table_.sum_items[u][k], 0, bytes, content), block, u, k, mb);
+    }
+    host_sums_[c].Release(sum, true);
   }
 
-  void Accumulate(int u, int32_t lane, Operand gradient, int block, int mb) {
+  // Where the sum so far is in host memory; from NVMe it is brought there, if it is not there still.
+  int32_t HostSum(int u, int block, int mb) {
+    if (choice_.units[u].gradients != Tier::kNvme) return table_.accumulated[u];
+    SlotPool& pool = host_sums_[facts_.unit_class[u]];
+    int32_t slot = pool.Find(u);
+    if (slot >= 0) return slot;
+    slot = pool.Acquire(u);
+    if (contributions_[u] == 0) return slot;
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k)
+      ReadSum(u, k, slot, table_.chunks[u][k].begin * facts_.acc_size, block, mb);
+    return slot;
+  }
+
+  void ReadSum(int u, int k, int32_t slot, int64_t offset, int block, int mb) {
+    const Content content = Accumulated(u, k, contributions_[u]);
+    const int64_t bytes = SumChunkBytes(u, k);
+    EmitCopy(OpKind::kRead, sums_lanes_.read, R(table_.sum_items[u][k], 0, bytes, content),
+             W(slot, offset, bytes, content), block, u, k, mb);
+  }
+
+  int64_t SumChunkBytes(int u, int k) const { return Stored(ChunkElements(u, k) * facts_.acc_size); }
+
+  void Accumulate(int u, int32_t lane, int32_t sum, Operand gradient, int block, int mb) {
     gradient.access = Access::kRead;
     const int64_t n = contributions_[u];
     Emit(OpKind::kAccumulate, lane,
-         {RW(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, n), Accumulated(u, -1, n + 1)),
-          gradient},
-         block, u, -1, mb);
+         {RW(sum, 0, AccBytes(u), Accumulated(u, -1, n), Accumulated(u, -1, n + 1)), gradient}, block, u, -1,
+         mb);
     plan_.ops.back().bytes = 3 * AccBytes(u);
   }
 
   void Norm(int u) {
     const int32_t lane = choice_.units[u].gradients == Tier::kDevice ? compute_lane_ : cpu_lane_;
-    norms_.push_back(Emit(OpKind::kNorm, lane,
-                          {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))},
-                          -1, u));
+    const int32_t sum = HostSum(u, -1, -1);  // of a device sum: its home
+    norms_.push_back(
+        Emit(OpKind::kNorm, lane, {R(sum, 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))}, -1, u));
     plan_.ops.back().bytes = AccBytes(u);
+    host_sums_[facts_.unit_class[u]].Release(sum, true);
     if (Assumes(u)) Update(u, Speculation::kAssumed);
     if (plan_.mode == Mode::kDelayed) HandOver(u, lane);
   }
@@ -622,6 +658,7 @@ class Builder {
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
     plan_.ops.back().bytes = n * (28 + facts_.param_size);
     accumulated_chunk_.Release(gradient.slot, false);
+    host_sums_[facts_.unit_class[u]].Release(gradient.slot, true);
 
     if (at.record == Tier::kNvme) {
       EmitCopy(OpKind::kWrite, lanes.write, R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
@@ -644,6 +681,14 @@ class Builder {
   Operand GradientOfChunk(int u, int k, bool on_device) {
     const int64_t offset = table_.chunks[u][k].begin * facts_.acc_size;
     const int64_t bytes = ChunkElements(u, k) * facts_.acc_size;
+    if (choice_.units[u].gradients == Tier::kNvme) {
+      const Content content = Accumulated(u, k, contributions_[u]);
+      const int32_t staged = host_sums_[facts_.unit_class[u]].Find(u);
+      if (staged >= 0) return R(staged, offset, bytes, content);
+      const int32_t slot = accumulated_chunk_.Acquire(SlotPool::kNothing);
+      ReadSum(u, k, slot, 0, -1, -1);
+      return R(slot, 0, bytes, content);
+    }
     const bool delayed = plan_.mode == Mode::kDelayed;
     const Operand sum = R(delayed ? table_.pending[u] : table_.accumulated[u], offset, bytes,
                           delayed ? Pending(u, k, 0) : Accumulated(u, k, contributions_[u]));
@@ -706,7 +751,7 @@ class Builder {
   const bool train_;
   SlotTable table_;
   SlotPool host_batch_, device_batch_;
-  std::vector<SlotPool> host_params_, device_params_, host_grads_, device_grads_;  // by class
+  std::vector<SlotPool> host_params_, device_params_, host_grads_, host_sums_, device_grads_;  // by class
   Held activation_, saved_, saved_rest_;
   SlotPool record_, params_out_, accumulated_chunk_;
   StepPlan plan_;
@@ -714,7 +759,7 @@ class Builder {
 
   int32_t batch_lane_ = -1, commit_lane_ = -1, compute_lane_ = -1, cpu_lane_ = -1, h2d_lane_ = -1,
           d2h_lane_ = -1, home_lane_ = -1;
-  NvmeLanes params_lanes_, held_lanes_;
+  NvmeLanes params_lanes_, held_lanes_, sums_lanes_;
   std::vector<NvmeLanes> record_lanes_;
 
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch

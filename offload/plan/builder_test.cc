@@ -37,7 +37,7 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
   constexpr Tier kAll[] = {Tier::kDevice, Tier::kHost, Tier::kNvme};
   int n = 0;
   for (const Tier params : kAll) {
-    for (const Tier gradients : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier gradients : kAll) {
       for (const Tier record : kAll) {
         if (record == Tier::kDevice && (params != Tier::kDevice || gradients != Tier::kDevice)) continue;
         for (const Holding& holding : Holdings()) {
@@ -137,6 +137,7 @@ TEST(BuilderTest, CombinationsThatDoNotExistNameTheFieldAndTheRemedy) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("memory.placement.optimizer"), std::string::npos) << status;
   choice = UniformChoice(layout, Tier::kHost, Tier::kNvme, Tier::kHost, Tier::kHost, false);
+  choice.mode = Mode::kDelayed;
   EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.placement.gradients"),
             std::string::npos);
   choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);

@@ -26,7 +26,8 @@ PlacementSearch::PlacementSearch(const PlanRequest& request) : request_(request)
       if (!Allowed(request.activations, activation)) continue;
       if (activation == Tier::kNvme && !request.activations.has_value()) continue;
       for (const Tier params : kUp) {
-        for (const Tier gradients : {Tier::kHost, Tier::kDevice}) {
+        for (const Tier gradients : {Tier::kHost, Tier::kDevice, Tier::kNvme}) {
+          if (gradients == Tier::kNvme && !request.gradients.has_value()) continue;
           for (const Tier record : kUp) AddBase(params, gradients, record, activation, keep);
         }
       }

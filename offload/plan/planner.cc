@@ -54,9 +54,6 @@ absl::Status CheckRequest(const PlanRequest& r) {
     if (r.budget[static_cast<int>(tier)] < 0)
       return Bad(absl::StrCat("memory.", Name(tier)), "a budget cannot be negative");
   }
-  if (r.gradients == Tier::kNvme)
-    return Bad("memory.placement.gradients",
-               "gradients are accumulated in device or host memory, not on nvme; set host");
   if (r.optimizer == Tier::kDevice && r.gradients.value_or(Tier::kDevice) != Tier::kDevice)
     return Bad("memory.placement.optimizer",
                "device needs the gradients on the device too; set memory.placement.gradients: device, or the "

@@ -115,7 +115,8 @@ class TableBuilder {
       const PlanChoice::UnitHome& home = choice_.units[u];
       const int32_t params =
           home.params == Tier::kNvme ? -1 : alloc_.Add(home.params, ParamBytes(u), "params", unit.name);
-      const int32_t accumulated = alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
+      const int32_t accumulated =
+          home.gradients == Tier::kNvme ? -1 : alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
       if (!sums_only_) {
         table_.params_home.push_back(params);
         table_.accumulated.push_back(accumulated);
@@ -148,7 +149,7 @@ class TableBuilder {
     if (home.record == Tier::kDevice) return;
     if (home.record == Tier::kNvme) Grow(&record_, record_bytes, count);
     if (home.params != Tier::kHost) Grow(&params_out_, params_bytes, count);
-    if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
+    if (home.gradients != Tier::kHost) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
   }
 
   static int64_t RecordSlotBytes(const PlanChoice::UnitHome& home, int64_t n) {
@@ -377,7 +378,25 @@ class TableBuilder {
       }
     }
     AddPools(Tier::kHost, host, "stage.grad", &table_.host_grads);
+    AddNvmeSums();
     AddPools(Tier::kDevice, device, "fetch.grad", &table_.device_grads);
+  }
+
+  void AddNvmeSums() {
+    std::vector<PoolSize> sums(facts_.classes);
+    if (!sums_only_) table_.sum_items.resize(layout_.units.size());
+    for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+      if (choice_.units[u].gradients != Tier::kNvme) continue;
+      Grow(&sums[facts_.unit_class[u]], AccBytes(u));
+      // Chunks but the last are whole blocks.
+      if (sums_only_) alloc_.Add(Tier::kNvme, AccBytes(u), "", "");
+      if (sums_only_) continue;
+      for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+        const int64_t bytes = (table_.chunks[u][k].end - table_.chunks[u][k].begin) * facts_.acc_size;
+        table_.sum_items[u].push_back(alloc_.Add(Tier::kNvme, bytes, "grad", layout_.units[u].name, k));
+      }
+    }
+    AddPools(Tier::kHost, sums, "stage.sum", &table_.host_sums);
   }
 
   void AddOptimizer() {
@@ -533,9 +552,6 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
     if (home.gradients == Tier::kNvme && choice.mode == Mode::kDelayed)
       return Bad("memory.placement.gradients",
                  "mode delayed keeps the gradients of two steps in device or host memory, not on nvme");
-    if (home.gradients == Tier::kNvme)
-      return Bad("memory.placement.gradients",
-                 "gradients are accumulated in device or host memory, not on nvme");
     if (home.record == Tier::kDevice && home.gradients != Tier::kDevice)
       return Bad("memory.placement.optimizer",
                  "device needs the gradients on the device too; set placement.gradients: device");

@@ -74,6 +74,9 @@ struct SlotTable {
   std::vector<Pool> host_params;  // where NVMe parameters land
   std::vector<Pool> device_params;
   std::vector<Pool> host_grads;  // contributions on their way into a host sum
+  // Sums with an NVMe home: by unit and chunk their items (none: another home), and where they grow.
+  std::vector<std::vector<int32_t>> sum_items;
+  std::vector<Pool> host_sums;
   std::vector<Pool> device_grads;
   // What FORWARD makes for BACKWARD, of one kind. By block; -1: not there.
   struct Held {
@@ -91,7 +94,7 @@ struct SlotTable {
   int32_t workspace = -1;
   Pool record;             // NVMe records on their way through the optimizer
   Pool params_out;         // new low-precision parameters on their way to NVMe or device
-  Pool accumulated_chunk;  // device sums on their way to the CPU optimizer
+  Pool accumulated_chunk;  // device and NVMe sums on their way to the CPU optimizer
 };
 
 // `choice` has passed CheckChoice.

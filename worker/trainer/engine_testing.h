@@ -258,6 +258,8 @@ inline const Setting kSettings[] = {
        m.set_prefetch_depth(1);
        m.set_io_threads(1);
      }},
+    {"gradients on NVMe",
+     [](v1::MemorySpec& m) { Place(m, v1::TIER_NVME, v1::TIER_NVME, v1::TIER_NVME, v1::TIER_NVME); }},
     {"one chunk per unit", [](v1::MemorySpec& m) { m.set_chunk(8 * kMiB); }},
 };
 

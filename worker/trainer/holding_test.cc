@@ -149,7 +149,7 @@ TEST_F(HoldingTest, IsInvisibleToTheResult) {
     for (const Holding& holding : Holdings()) {
       for (const int depth : {1, 3}) {
         for (PlanChoice::UnitHome& home : choice.units)
-          home = {static_cast<Tier>(n % 3), n % 4 == 0 ? Tier::kDevice : Tier::kHost,
+          home = {static_cast<Tier>(n % 3), static_cast<Tier>((n / 3) % 3),
                   n % 2 == 0 ? Tier::kHost : Tier::kNvme};
         choice.io_threads = 1 + n % 3;
         choice.prefetch_depth = depth;
