@@ -232,7 +232,7 @@ class BenchTest(unittest.TestCase):
             done = self.bench(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
             self.assertIn(flag, done.stderr)
-        done = self.bench("--device", "4KiB")
+        done = strata("bench", "offload", "--params", "200k", "--device", "4KiB", cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (8, ""), done.stderr)
         self.assertIn("--device", done.stderr)
 

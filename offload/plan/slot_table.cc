@@ -149,7 +149,7 @@ class TableBuilder {
     if (home.record == Tier::kDevice) return;
     if (home.record == Tier::kNvme) Grow(&record_, record_bytes, count);
     if (home.params != Tier::kHost) Grow(&params_out_, params_bytes, count);
-    if (home.gradients != Tier::kHost) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
+    if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
   }
 
   static int64_t RecordSlotBytes(const PlanChoice::UnitHome& home, int64_t n) {
@@ -397,6 +397,25 @@ class TableBuilder {
       }
     }
     AddPools(Tier::kHost, sums, "stage.sum", &table_.host_sums);
+    CountSumsReadAgain(sums);
+  }
+
+  // The last sums of each class are where they have grown still when UPDATE comes; chunks of the others are
+  // read.
+  void CountSumsReadAgain(const std::vector<PoolSize>& sums) {
+    std::vector<int64_t> there;
+    for (const PoolSize& size : sums) there.push_back(size.Count(choice_.prefetch_depth));
+    std::vector<bool> seen(layout_.units.size(), false);
+    // Backward goes down the blocks, so the last sums are those of the first.
+    for (const Block& block : layout_.blocks) {
+      for (auto unit = block.units.rbegin(); unit != block.units.rend(); ++unit) {
+        if (choice_.units[*unit].gradients != Tier::kNvme || seen[*unit]) continue;
+        seen[*unit] = true;
+        if (there[facts_.unit_class[*unit]]-- > 0) continue;
+        const int64_t elements = layout_.units[*unit].elements, chunk = choice_.chunk_elements;
+        Grow(&accumulated_chunk_, std::min(elements, chunk) * facts_.acc_size, (elements - 1) / chunk + 1);
+      }
+    }
   }
 
   void AddOptimizer() {
