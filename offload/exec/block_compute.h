@@ -20,8 +20,10 @@ struct BlockArgs {
   const int32_t* targets = nullptr;  // [rows] head only; -1 is masked
   const void* input = nullptr;       // the activation that entered the block
   void* output = nullptr;            // Forward: the activation that leaves it
-  void* saved = nullptr;             // Forward writes, Backward reads: Block::saved_bytes
-  void* grad = nullptr;              // Backward: in d(output), out d(input), in place; Loss: out d(input)
+  // Forward writes both, Backward reads both; RecomputeRest reads the first and writes the second.
+  void* saved = nullptr;       // Block::saved_bytes
+  void* saved_rest = nullptr;  // Block::saved_rest_bytes
+  void* grad = nullptr;        // Backward: in d(output), out d(input), in place; Loss: out d(input)
   Workspace workspace;
   double* loss = nullptr;     // double[2]: += {sum of token losses, unmasked tokens}
   double gradient_scale = 1;  // Loss: loss scale / tokens of the whole optimizer step
@@ -30,9 +32,12 @@ struct BlockArgs {
 class BlockCompute {
  public:
   virtual ~BlockCompute() = default;
-  // Embedding and transformer blocks: input -> output, saved. Called again with the same arguments
-  // (recompute) it produces the same bits.
+  // Embedding and transformer blocks: input -> output, saved, saved_rest. Called again with the same
+  // arguments (recompute) it produces the same bits.
   virtual absl::Status Forward(Stream* stream, const BlockArgs& args) = 0;
+  // Transformer blocks: saved -> saved_rest, the bits of Forward, in Forward's workspace. No input, no
+  // output.
+  virtual absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) = 0;
   // Embedding and transformer blocks.
   virtual absl::Status Backward(Stream* stream, const BlockArgs& args) = 0;
   // The head: loss only (`grads` empty, `grad` null) or loss and all gradients.

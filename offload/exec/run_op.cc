@@ -25,6 +25,14 @@ std::string TensorAt(const ParamUnit& unit, int64_t element) {
   return unit.name;
 }
 
+// Micro-batches and contributions of a step are fewer than this (CheckSizes).
+constexpr int64_t kScratchGenerations = int64_t{1} << 20;
+
+Generation ScratchGeneration(const Content& content, int64_t step) {
+  const int64_t n = content.kind == ContentKind::kAccumulated ? content.contributions : content.micro_batch;
+  return static_cast<Generation>(step * kScratchGenerations + n);
+}
+
 }  // namespace
 
 std::byte* Executor::Pointer(const Operand& operand) {
@@ -93,14 +101,18 @@ absl::Status Executor::RunTransfer(LaneState& lane, const Op& op) {
   return resources_.device->CopyToHost(lane.stream, destination, source, bytes);
 }
 
-// An item is its NVMe slot's index. At the start of step t the store's newest version is generation t, except
-// for what this step has updated already.
+// An item is its NVMe slot's index. Of a state, the store's newest version at the start of step t is
+// generation t, except for what this step has updated already. What is overwritten in place has a generation
+// for each thing that is ever written there, so the store refuses what another step, micro-batch or sum has
+// left.
 absl::Status Executor::RunIo(LaneState& lane, const Op& op, int64_t step) {
   const bool read = op.kind == OpKind::kRead;
   const Operand& item = op.operands[read ? 0 : 1];
   const Operand& memory = op.operands[read ? 1 : 0];
   const auto id = static_cast<ItemId>(item.slot);
-  const auto generation = static_cast<Generation>(GenerationAt(step) + item.content.updates);
+  const auto generation = plan_.slots[item.slot].persistent
+                              ? static_cast<Generation>(GenerationAt(step) + item.content.updates)
+                              : ScratchGeneration(item.content, step);
   slot_touched_[item.slot].store(true, std::memory_order_relaxed);
   const std::span<std::byte> bytes(Pointer(memory), static_cast<size_t>(memory.bytes));
   return read ? resources_.store->Read(*lane.engine, id, generation, bytes)
@@ -113,7 +125,7 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
   absl::InlinedVector<const void*, 8> params;
   absl::InlinedVector<void*, 8> grads;
   const int64_t rows = resources_.layout->micro_batch * resources_.layout->seq;
-  int scratch = 0;
+  const bool rest_only = op.kind == OpKind::kRecompute && op.operands[0].access == Access::kRead;
   for (const Operand& operand : op.operands) {
     std::byte* pointer = Pointer(operand);
     switch (operand.content.kind) {
@@ -140,13 +152,14 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
         args.saved = pointer;
         break;
       case ContentKind::kSavedRest:
-        return absl::InternalError("saved-rest is not built yet");
+        args.saved_rest = pointer;
+        break;
       case ContentKind::kActGradient:
         args.grad = pointer;
         break;
       case ContentKind::kWorkspace:
-        // RECOMPUTE has two: the output nobody needs, then the workspace.
-        if (op.kind == OpKind::kRecompute && scratch++ == 0) {
+        // An output that nobody needs comes before the workspace.
+        if (op.kind == OpKind::kRecompute && !rest_only && args.output == nullptr) {
           args.output = pointer;
         } else {
           args.workspace = {pointer, operand.bytes};
@@ -162,7 +175,8 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
   switch (op.kind) {
     case OpKind::kForward:
     case OpKind::kRecompute:
-      return resources_.compute->Forward(lane.stream, args);
+      return rest_only ? resources_.compute->RecomputeRest(lane.stream, args)
+                       : resources_.compute->Forward(lane.stream, args);
     case OpKind::kBackward:
       return resources_.compute->Backward(lane.stream, args);
     default:

@@ -188,6 +188,7 @@ void CountTransformerFlops(const ModelConfig& c, double rows, double seq, Block*
       2 * rows * hidden * ((q + 2 * kv) + q + ffn_matrices * static_cast<double>(c.ffn));
   const double scores = rows * seq * q;  // one product of causal attention: 2 * rows * (seq / 2) * q
   block->forward_flops = projections + 2 * scores;
+  block->rest_flops = 2 * rows * hidden * (ffn_matrices - 1) * static_cast<double>(c.ffn);
   block->backward_flops = 2 * projections + 5 * scores;
 }
 
@@ -206,7 +207,9 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
 
   Block layer;
   layer.kind = BlockKind::kTransformer;
-  layer.saved_bytes = MakeTransformerSaved(c, type, layout.micro_batch, layout.seq).bytes;
+  const TransformerSaved saved = MakeTransformerSaved(c, type, layout.micro_batch, layout.seq);
+  layer.saved_bytes = saved.bytes;
+  layer.saved_rest_bytes = saved.rest_bytes;
   layer.forward_workspace_bytes =
       MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
   layer.backward_workspace_bytes =

@@ -56,11 +56,14 @@ struct Block {
   int layer = -1;  // transformer blocks: 0-based
   // Indices into ModelLayout::units, in the order in which the model code expects them.
   std::vector<int> units;
-  // What FORWARD leaves for BACKWARD besides the block's input (saved_layout.h).
+  // What FORWARD leaves for BACKWARD besides the block's input, in two areas (saved_layout.h): the second can
+  // be computed again from the first.
   int64_t saved_bytes = 0;
+  int64_t saved_rest_bytes = 0;
   int64_t forward_workspace_bytes = 0;
   int64_t backward_workspace_bytes = 0;  // BACKWARD, or LOSS for the head
   double forward_flops = 0;              // the head: LOSS without gradients
+  double rest_flops = 0;                 // of computing the second saved area again
   double backward_flops = 0;             // the head: LOSS with gradients, so its forward part too
 };
 

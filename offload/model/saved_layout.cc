@@ -117,8 +117,10 @@ TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, 
   saved.attention = area.Take(s.Matrix(s.q));
   saved.lse = area.Take(s.rows * config.heads * s.acc);
   saved.residual = area.Take(s.Matrix(s.hidden));
-  saved.ffn_in = area.Take(s.Matrix(s.ffn_in));
   saved.bytes = area.end();
+  Area rest;
+  saved.ffn_in = rest.Take(s.Matrix(s.ffn_in));
+  saved.rest_bytes = rest.end();
   return saved;
 }
 

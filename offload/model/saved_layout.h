@@ -1,6 +1,6 @@
-// The named sub-buffers of what a block's operations use besides its input and parameters: the saved area
-// (FORWARD writes it, BACKWARD reads it) and the workspaces. One definition: ModelLayout takes its byte sizes
-// from here and the model code (worker/model) its addresses, so the plan is the run.
+// The named sub-buffers of what a block's operations use besides its input and parameters: the saved areas
+// (FORWARD writes them, BACKWARD reads them) and the workspaces. One definition: ModelLayout takes its byte
+// sizes from here and the model code (worker/model) its addresses, so the plan is the run.
 //
 // Every buffer starts at a multiple of kBufferAlignment bytes of its area. `rows` = micro_batch * seq;
 // T is the compute type and acc the accumulation type of the layout. Pure functions of shapes.
@@ -8,6 +8,9 @@
 // What is saved and what is computed again: BACKWARD never repeats a GEMM or the attention, but norm
 // outputs and activation functions are recomputed, since one pass over memory costs less than keeping, and
 // perhaps moving between tiers, (2 hidden + ffn) more elements per token.
+// What is saved lies in two areas. The first has what attention is needed for; from it the second, `rest`,
+// can be computed again with one norm and one GEMM (recompute policy `selective`): two thirds of the bytes of
+// a Llama block for about half of its projections' work.
 #ifndef OFFLOAD_MODEL_SAVED_LAYOUT_H_
 #define OFFLOAD_MODEL_SAVED_LAYOUT_H_
 
@@ -66,12 +69,15 @@ struct BufferRange {
 };
 
 struct TransformerSaved {
+  // The first area.
   BufferRange qkv;        // T [rows, (heads + 2 kv_heads) * head_dim]: q | k | v, after RoPE
   BufferRange attention;  // T [rows, heads * head_dim]
   BufferRange lse;        // acc [micro_batch, heads, seq]
   BufferRange residual;   // T [rows, hidden]: the stream between attention and MLP
-  BufferRange ffn_in;     // T [rows, ffn] (GPT-2), [rows, 2 ffn] gate | up (Llama): before the activation
   int64_t bytes = 0;
+  // The rest.
+  BufferRange ffn_in;  // T [rows, ffn] (GPT-2), [rows, 2 ffn] gate | up (Llama): before the activation
+  int64_t rest_bytes = 0;
 };
 
 struct TransformerForwardWorkspace {

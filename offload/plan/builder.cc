@@ -1,6 +1,7 @@
 #include "offload/plan/builder.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,8 +30,11 @@ class Builder {
         host_params_(table_.host_params.begin(), table_.host_params.end()),
         device_params_(table_.device_params.begin(), table_.device_params.end()),
         host_grads_(table_.host_grads.begin(), table_.host_grads.end()),
+        host_sums_(table_.host_sums.begin(), table_.host_sums.end()),
         device_grads_(table_.device_grads.begin(), table_.device_grads.end()),
-        ring_(table_.activation_ring),
+        activation_(table_.activation, ContentKind::kActivation),
+        saved_(table_.saved, ContentKind::kSaved),
+        saved_rest_(table_.saved_rest, ContentKind::kSavedRest),
         record_(table_.record),
         params_out_(table_.params_out),
         accumulated_chunk_(table_.accumulated_chunk),
@@ -74,8 +78,9 @@ class Builder {
     return static_cast<int32_t>(plan_.lanes.size() - 1);
   }
 
-  // Parameters (first lane) and records (the others, one chunk after the other) do not wait for each other
-  // when there are lanes enough. Lanes nothing would run on are not made.
+  // NVMe: with one I/O thread everything is on one lane. Else parameters, what is held from FORWARD to
+  // BACKWARD, and sums of gradients have a lane each: none waits for another, nor for records, which have the
+  // other lanes, one chunk after the other. Lanes nothing would run on are not made.
   void AddLanes() {
     batch_lane_ = AddLane(LaneKind::kControl);
     commit_lane_ = AddLane(LaneKind::kControl);
@@ -89,27 +94,39 @@ class Builder {
       if (home_lane_ < 0 && train_ && home.params == Tier::kDevice && home.record != Tier::kDevice)
         home_lane_ = AddLane(LaneKind::kH2D);
     }
-    bool params = false, records = false;
+    bool params = false, records = false, held = false, sums = false;
     for (const PlanChoice::UnitHome& home : choice_.units) {
       params |= home.params == Tier::kNvme;
       records |= home.record == Tier::kNvme;
+      sums |= train_ && home.gradients == Tier::kNvme;
     }
-    if (!params && !records) return;
-    const int count = choice_.io_threads == 1 || !records ? 1 : choice_.io_threads - (params ? 1 : 0);
-    if (params || choice_.io_threads == 1) {
-      params_read_lane_ = AddLane(LaneKind::kNvmeRead);
-      params_write_lane_ = AddLane(LaneKind::kNvmeWrite);
+    for (const Held* of : {&activation_, &saved_, &saved_rest_}) {
+      for (const int32_t item : of->at.item) held |= item >= 0;
     }
-    if (!records) return;
     if (choice_.io_threads == 1) {
-      record_read_lanes_ = {params_read_lane_};
-      record_write_lanes_ = {params_write_lane_};
+      if (!params && !records && !held && !sums) return;
+      const NvmeLanes all = AddNvmeLanes();
+      params_lanes_ = held_lanes_ = sums_lanes_ = all;
+      record_lanes_ = {all};
       return;
     }
-    for (int i = 0; i < count; ++i) {
-      record_read_lanes_.push_back(AddLane(LaneKind::kNvmeRead));
-      record_write_lanes_.push_back(AddLane(LaneKind::kNvmeWrite));
+    if (params) params_lanes_ = AddNvmeLanes();
+    if (records) {
+      const int count = std::max(1, choice_.io_threads - static_cast<int>(params) - held - sums);
+      for (int i = 0; i < count; ++i) record_lanes_.push_back(AddNvmeLanes());
     }
+    if (held) held_lanes_ = AddNvmeLanes();
+    if (sums) sums_lanes_ = AddNvmeLanes();
+  }
+
+  struct NvmeLanes {
+    int32_t read = -1, write = -1;
+  };
+  NvmeLanes AddNvmeLanes() {
+    NvmeLanes lanes;
+    lanes.read = AddLane(LaneKind::kNvmeRead);
+    lanes.write = AddLane(LaneKind::kNvmeWrite);
+    return lanes;
   }
 
   // ---- Operations and operands
@@ -223,7 +240,7 @@ class Builder {
     EmitCopy(OpKind::kH2D, h2d_lane_, R(host, 0, layout_.token_bytes, Batch(mb)),
              W(batch_slot_, 0, layout_.token_bytes, Batch(mb)), -1, -1, -1, mb);
     host_batch_.Release(host, false);
-    for (int b = 0; b < facts_.head; ++b) Forward(b, mb);
+    for (int b = 0; b < facts_.head; ++b) Forward(OpKind::kForward, b, mb);
     Loss(mb);
     if (train_) {
       for (int b = facts_.head - 1; b >= 0; --b) Backward(b, mb);
@@ -259,7 +276,7 @@ class Builder {
         const ChunkHome& home = table_.homes[u][k];
         const int64_t bytes = Stored(ChunkElements(u, k) * facts_.param_size);
         const int64_t offset = table_.chunks[u][k].begin * facts_.param_size;
-        EmitCopy(OpKind::kRead, params_read_lane_, R(home.params_slot, 0, bytes, Params(u, k, 0)),
+        EmitCopy(OpKind::kRead, params_lanes_.read, R(home.params_slot, 0, bytes, Params(u, k, 0)),
                  W(source, offset, bytes, Params(u, k, 0)), block, u, k, mb);
       }
     }
@@ -278,65 +295,132 @@ class Builder {
     }
   }
 
-  // The input of `block`, which its producer writes now.
-  Operand NewActivation(int block, int mb) {
-    const int32_t home = table_.device_activation[block];
-    const int32_t slot = home >= 0 ? home : ring_.Acquire(ActKey(block, mb));
-    return W(slot, 0, layout_.activation_bytes, OfBlock(ContentKind::kActivation, block, mb));
+  // ---- What is held from FORWARD to BACKWARD
+
+  struct Held {
+    Held(const SlotTable::Held& at, ContentKind kind)
+        : at(at), kind(kind), device(at.device), segment(at.segment), stage(at.stage) {}
+
+    SlotPool& PoolOf(int block) { return at.again[block] ? segment : device; }
+
+    const SlotTable::Held& at;
+    const ContentKind kind;
+    SlotPool device, segment, stage;
+  };
+
+  int64_t HeldBytes(const Held& held, int block) const {
+    switch (held.kind) {
+      case ContentKind::kSaved:
+        return layout_.blocks[block].saved_bytes;
+      case ContentKind::kSavedRest:
+        return layout_.blocks[block].saved_rest_bytes;
+      default:
+        return layout_.activation_bytes;
+    }
   }
 
-  // The input of `block`, brought back if it is gone.
-  Operand Activation(int block, int mb) {
-    const Content content = OfBlock(ContentKind::kActivation, block, mb);
-    const int64_t bytes = layout_.activation_bytes;
-    int32_t slot = table_.device_activation[block];
-    if (slot < 0) slot = ring_.Find(ActKey(block, mb));
-    if (slot < 0) {
-      slot = ring_.Acquire(ActKey(block, mb));
-      EmitCopy(OpKind::kActIn, h2d_lane_, R(table_.host_activation[block], 0, bytes, content),
-               W(slot, 0, bytes, content), block, -1, -1, mb);
+  // What the operation that is emitted next makes.
+  Operand NewHeld(Held* held, int block, int mb) {
+    const int64_t bytes = HeldBytes(*held, block);
+    int32_t slot = bytes > 0 ? held->at.own[block] : table_.workspace;
+    if (slot < 0) slot = held->PoolOf(block).Acquire(ActKey(block, mb));
+    return W(slot, 0, bytes, OfBlock(held->kind, block, mb));
+  }
+
+  // Where it is on the device; slot -1: it is not there.
+  Operand FindHeld(Held* held, int block, int mb) {
+    const int64_t bytes = HeldBytes(*held, block);
+    int32_t slot = bytes > 0 ? held->at.own[block] : table_.workspace;
+    if (slot < 0) slot = held->PoolOf(block).Find(ActKey(block, mb));
+    return R(slot, 0, bytes, OfBlock(held->kind, block, mb));
+  }
+
+  bool HasHeld(Held* held, int block, int mb) {
+    return HeldBytes(*held, block) == 0 || held->at.own[block] >= 0 ||
+           held->PoolOf(block).Holds(ActKey(block, mb));
+  }
+
+  // On the device, brought back if it has left.
+  Operand GetHeld(Held* held, int block, int mb) {
+    Operand there = FindHeld(held, block, mb);
+    if (there.slot >= 0) return there;
+    const int64_t key = ActKey(block, mb);
+    there.slot = held->device.Acquire(key);
+    Operand source = there;
+    source.slot = held->at.host[block];
+    if (source.slot < 0) source.slot = held->stage.Find(key);
+    if (source.slot < 0) {
+      source.slot = held->stage.Acquire(key);
+      const int64_t bytes = Stored(there.bytes);
+      EmitCopy(OpKind::kRead, held_lanes_.read, R(held->at.item[block], 0, bytes, there.content),
+               W(source.slot, 0, bytes, there.content), block, -1, -1, mb);
     }
-    return R(slot, 0, bytes, content);
+    EmitCopy(OpKind::kActIn, h2d_lane_, source, W(there.slot, 0, there.bytes, there.content), block, -1, -1,
+             mb);
+    held->stage.Release(source.slot, true);
+    return there;
+  }
+
+  // Takes what has just been made to where it waits for BACKWARD.
+  void SendHeld(Held* held, Operand made, int block, int mb) {
+    const int32_t host = held->at.host[block], item = held->at.item[block];
+    if (host < 0 && item < 0) return;
+    made.access = Access::kRead;
+    const int32_t to = host >= 0 ? host : held->stage.Acquire(ActKey(block, mb));
+    EmitCopy(OpKind::kActOut, d2h_lane_, made, W(to, 0, made.bytes, made.content), block, -1, -1, mb);
+    if (item < 0) return;
+    const int64_t bytes = Stored(made.bytes);
+    EmitCopy(OpKind::kWrite, held_lanes_.write, R(to, 0, bytes, made.content),
+             W(item, 0, bytes, made.content), block, -1, -1, mb);
+    held->stage.Release(to, true);
+  }
+
+  static void ReleaseHeld(Held* held, const Operand& operand, bool keep) {
+    held->device.Release(operand.slot, keep);
+    held->segment.Release(operand.slot, keep);
   }
 
   Operand Tokens(int mb) const { return R(batch_slot_, 0, layout_.token_bytes, Batch(mb)); }
-
-  Operand Saved(Access access, int block, int mb) const {
-    const int32_t own = table_.saved[block];
-    return Make(access, own >= 0 ? own : table_.saved_scratch, 0, layout_.blocks[block].saved_bytes,
-                OfBlock(ContentKind::kSaved, block, mb));
-  }
 
   static void Append(const std::vector<Operand>& more, std::vector<Operand>* operands) {
     operands->insert(operands->end(), more.begin(), more.end());
   }
 
-  void Forward(int b, int mb) {
-    const Block& block = layout_.blocks[b];
-    const std::vector<Operand> params = FetchParams(b, mb);
-    const Operand input = b == 0 ? Tokens(mb) : Activation(b, mb);
-    const Operand output = NewActivation(b + 1, mb);
-    std::vector<Operand> operands = {Saved(Access::kWrite, b, mb), input, output,
-                                     Workspace(block.forward_workspace_bytes)};
+  Operand Input(int block, int mb) { return block == 0 ? Tokens(mb) : GetHeld(&activation_, block, mb); }
+
+  // FORWARD or RECOMPUTE.
+  void EmitForward(OpKind kind, int b, int mb, std::vector<Operand> operands,
+                   const std::vector<Operand>& params) {
+    operands.push_back(Workspace(layout_.blocks[b].forward_workspace_bytes));
     Append(params, &operands);
-    Emit(OpKind::kForward, compute_lane_, std::move(operands), b, -1, -1, mb);
-    plan_.ops.back().flops = block.forward_flops;
-    if (table_.saved[b] < 0 && block.saved_bytes > 0) scratch_holds_ = b;
+    Emit(kind, compute_lane_, std::move(operands), b, -1, -1, mb);
+    plan_.ops.back().flops = layout_.blocks[b].forward_flops;
+  }
+
+  // FORWARD, or RECOMPUTE of a block whose output is needed again too. What is made is kept as long as its
+  // slots are not needed for something else.
+  void Forward(OpKind kind, int b, int mb) {
+    const std::vector<Operand> params = FetchParams(b, mb);
+    const Operand input = Input(b, mb);
+    const Operand output = NewHeld(&activation_, b + 1, mb);
+    const Operand saved = NewHeld(&saved_, b, mb), rest = NewHeld(&saved_rest_, b, mb);
+    EmitForward(kind, b, mb, {saved, rest, input, output}, params);
     ReleaseParams(b, params);
-    if (b > 0) ring_.Release(input.slot, true);
-    ring_.Release(output.slot, true);  // FORWARD or LOSS of the next block takes it again at once.
-    if (table_.host_activation[b + 1] >= 0) {
-      const Content content = output.content;
-      EmitCopy(OpKind::kActOut, d2h_lane_, R(output.slot, 0, output.bytes, content),
-               W(table_.host_activation[b + 1], 0, output.bytes, content), b + 1, -1, -1, mb);
-    }
+    if (b > 0) ReleaseHeld(&activation_, input, true);
+    ReleaseHeld(&activation_, output, true);  // FORWARD or LOSS of the next block takes it again at once.
+    ReleaseHeld(&saved_, saved, true);
+    ReleaseHeld(&saved_rest_, rest, true);
+    if (kind == OpKind::kRecompute) return;
+    SendHeld(&activation_, output, b + 1, mb);
+    SendHeld(&saved_, saved, b, mb);
+    SendHeld(&saved_rest_, rest, b, mb);
   }
 
   void Loss(int mb) {
     const int b = facts_.head;
     const Block& block = layout_.blocks[b];
     const std::vector<Operand> params = FetchParams(b, mb);
-    const Operand input = Activation(b, mb);
+    const Operand input = Input(b, mb);
     std::vector<Operand> operands = {Tokens(mb), input, Workspace(block.backward_workspace_bytes)};
     if (train_) {
       operands.push_back(W(table_.activation_gradient, 0, layout_.activation_bytes,
@@ -348,38 +432,74 @@ class Builder {
     losses_.push_back(Emit(OpKind::kLoss, compute_lane_, std::move(operands), b, -1, -1, mb));
     plan_.ops.back().flops = block.forward_flops + (train_ ? block.backward_flops : 0);
     ReleaseParams(b, params);
-    ring_.Release(input.slot, false);
+    ReleaseHeld(&activation_, input, false);
     SendGradients(b, mb, grads);
+  }
+
+  // The blocks below `b` of its segment are computed again, from the checkpoint upwards, unless all that
+  // BACKWARD needs of them is still there: it is since FORWARD for the topmost segment, and since BACKWARD of
+  // the segment's last block for the blocks below that one.
+  void RecomputeSegment(int b, int mb) {
+    int first = b;
+    while (activation_.at.again[first]) --first;
+    bool there = true;
+    for (int block = first; block <= b; ++block) {
+      there = there && (block == first || HasHeld(&activation_, block, mb)) && HasHeld(&saved_, block, mb) &&
+              HasHeld(&saved_rest_, block, mb);
+    }
+    if (there || first == b) return;
+    for (int block = first; block <= b; ++block) {
+      for (Held* held : {&activation_, &saved_, &saved_rest_}) {
+        if (held->at.again[block]) held->segment.Forget(ActKey(block, mb));
+      }
+    }
+    for (int block = first; block < b; ++block) Forward(OpKind::kRecompute, block, mb);
+  }
+
+  // What FORWARD saved: found, brought back or computed again.
+  std::array<Operand, 2> GetSaved(int b, int mb, const Operand& input, const std::vector<Operand>& params) {
+    Operand saved = FindHeld(&saved_, b, mb), rest = FindHeld(&saved_rest_, b, mb);
+    if (saved_.at.again[b] && (saved.slot < 0 || rest.slot < 0)) {
+      const int32_t output = activation_.device.Acquire(SlotPool::kNothing);
+      if (saved.slot < 0) saved = NewHeld(&saved_, b, mb);
+      if (rest.slot < 0) rest = NewHeld(&saved_rest_, b, mb);
+      saved.access = rest.access = Access::kWrite;
+      EmitForward(OpKind::kRecompute, b, mb,
+                  {saved, rest, input, W(output, 0, layout_.activation_bytes, Content())}, params);
+      activation_.device.Release(output, false);
+    }
+    if (saved.slot < 0) saved = GetHeld(&saved_, b, mb);
+    saved.access = Access::kRead;
+    if (rest.slot < 0 && saved_rest_.at.again[b]) {
+      rest = NewHeld(&saved_rest_, b, mb);
+      EmitForward(OpKind::kRecompute, b, mb, {saved, rest}, params);
+      plan_.ops.back().flops = layout_.blocks[b].rest_flops;
+    }
+    if (rest.slot < 0) rest = GetHeld(&saved_rest_, b, mb);
+    rest.access = Access::kRead;
+    return {saved, rest};
   }
 
   void Backward(int b, int mb) {
     const Block& block = layout_.blocks[b];
+    RecomputeSegment(b, mb);
     const std::vector<Operand> params = FetchParams(b, mb);
-    const Operand input = b == 0 ? Tokens(mb) : Activation(b, mb);
-    if (table_.saved[b] < 0 && block.saved_bytes > 0 && scratch_holds_ != b) {
-      const int32_t output = ring_.Acquire(SlotPool::kNothing);
-      std::vector<Operand> operands = {Saved(Access::kWrite, b, mb), input,
-                                       W(output, 0, layout_.activation_bytes, Content()),
-                                       Workspace(block.forward_workspace_bytes)};
-      Append(params, &operands);
-      Emit(OpKind::kRecompute, compute_lane_, std::move(operands), b, -1, -1, mb);
-      plan_.ops.back().flops = block.forward_flops;
-      ring_.Release(output, false);
-    }
-    if (table_.saved[b] < 0 && block.saved_bytes > 0) scratch_holds_ = -1;
+    const Operand input = Input(b, mb);
+    const auto [saved, rest] = GetSaved(b, mb, input, params);
     const Content above = OfBlock(ContentKind::kActGradient, b + 1, mb);
     const Operand gradient = b == 0 ? R(table_.activation_gradient, 0, layout_.activation_bytes, above)
                                     : RW(table_.activation_gradient, 0, layout_.activation_bytes, above,
                                          OfBlock(ContentKind::kActGradient, b, mb));
-    std::vector<Operand> operands = {Saved(Access::kRead, b, mb), input, gradient,
-                                     Workspace(block.backward_workspace_bytes)};
+    std::vector<Operand> operands = {saved, rest, input, gradient, Workspace(block.backward_workspace_bytes)};
     Append(params, &operands);
     const std::vector<Operand> grads = NewGradients(b, mb);
     Append(grads, &operands);
     last_backward_ = Emit(OpKind::kBackward, compute_lane_, std::move(operands), b, -1, -1, mb);
     plan_.ops.back().flops = block.backward_flops;
     ReleaseParams(b, params);
-    if (b > 0) ring_.Release(input.slot, false);
+    if (b > 0) ReleaseHeld(&activation_, input, false);
+    ReleaseHeld(&saved_, saved, false);
+    ReleaseHeld(&saved_rest_, rest, false);
     SendGradients(b, mb, grads);
   }
 
@@ -407,7 +527,7 @@ class Builder {
       if (last && plan_.mode == Mode::kDelayed) Update(u, Speculation::kNone);
       if (choice_.units[u].gradients == Tier::kDevice) {
         if (contributions_[u] > 0) {
-          Accumulate(u, compute_lane_, grads[i], block, mb);
+          Accumulate(u, compute_lane_, table_.accumulated[u], grads[i], block, mb);
           device_grads_[facts_.unit_class[u]].Release(grads[i].slot, false);
         }
       } else {
@@ -420,36 +540,69 @@ class Builder {
 
   void SendToHost(int u, const Operand& gradient, int block, int mb) {
     const int c = facts_.unit_class[u];
+    const int32_t sum = HostSum(u, block, mb);
     Operand source = gradient;
     source.access = Access::kRead;
-    Operand destination = W(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, 1));
+    Operand destination = W(sum, 0, AccBytes(u), Accumulated(u, -1, 1));
     if (contributions_[u] > 0) {
       destination.slot = host_grads_[c].Acquire(SlotPool::kNothing);
       destination.content = gradient.content;
     }
     EmitCopy(OpKind::kD2H, d2h_lane_, source, destination, block, u, -1, mb);
     device_grads_[c].Release(gradient.slot, false);
-    if (contributions_[u] == 0) return;
-    Accumulate(u, cpu_lane_, destination, block, mb);
-    host_grads_[c].Release(destination.slot, false);
+    if (contributions_[u] > 0) {
+      Accumulate(u, cpu_lane_, sum, destination, block, mb);
+      host_grads_[c].Release(destination.slot, false);
+    }
+    if (choice_.units[u].gradients != Tier::kNvme) return;
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+      const Content content = Accumulated(u, k, contributions_[u] + 1);
+      const int64_t bytes = SumChunkBytes(u, k);
+      EmitCopy(OpKind::kWrite, sums_lanes_.write,
+               R(sum, table_.chunks[u][k].begin * facts_.acc_size, bytes, content),
+               W(table_.sum_items[u][k], 0, bytes, content), block, u, k, mb);
+    }
+    host_sums_[c].Release(sum, true);
   }
 
-  void Accumulate(int u, int32_t lane, Operand gradient, int block, int mb) {
+  // Where the sum so far is in host memory; from NVMe it is brought there, if it is not there still.
+  int32_t HostSum(int u, int block, int mb) {
+    if (choice_.units[u].gradients != Tier::kNvme) return table_.accumulated[u];
+    SlotPool& pool = host_sums_[facts_.unit_class[u]];
+    int32_t slot = pool.Find(u);
+    if (slot >= 0) return slot;
+    slot = pool.Acquire(u);
+    if (contributions_[u] == 0) return slot;
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k)
+      ReadSum(u, k, slot, table_.chunks[u][k].begin * facts_.acc_size, block, mb);
+    return slot;
+  }
+
+  void ReadSum(int u, int k, int32_t slot, int64_t offset, int block, int mb) {
+    const Content content = Accumulated(u, k, contributions_[u]);
+    const int64_t bytes = SumChunkBytes(u, k);
+    EmitCopy(OpKind::kRead, sums_lanes_.read, R(table_.sum_items[u][k], 0, bytes, content),
+             W(slot, offset, bytes, content), block, u, k, mb);
+  }
+
+  int64_t SumChunkBytes(int u, int k) const { return Stored(ChunkElements(u, k) * facts_.acc_size); }
+
+  void Accumulate(int u, int32_t lane, int32_t sum, Operand gradient, int block, int mb) {
     gradient.access = Access::kRead;
     const int64_t n = contributions_[u];
     Emit(OpKind::kAccumulate, lane,
-         {RW(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, n), Accumulated(u, -1, n + 1)),
-          gradient},
-         block, u, -1, mb);
+         {RW(sum, 0, AccBytes(u), Accumulated(u, -1, n), Accumulated(u, -1, n + 1)), gradient}, block, u, -1,
+         mb);
     plan_.ops.back().bytes = 3 * AccBytes(u);
   }
 
   void Norm(int u) {
     const int32_t lane = choice_.units[u].gradients == Tier::kDevice ? compute_lane_ : cpu_lane_;
-    norms_.push_back(Emit(OpKind::kNorm, lane,
-                          {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))},
-                          -1, u));
+    const int32_t sum = HostSum(u, -1, -1);  // of a device sum: its home
+    norms_.push_back(
+        Emit(OpKind::kNorm, lane, {R(sum, 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))}, -1, u));
     plan_.ops.back().bytes = AccBytes(u);
+    host_sums_[facts_.unit_class[u]].Release(sum, true);
     if (Assumes(u)) Update(u, Speculation::kAssumed);
     if (plan_.mode == Mode::kDelayed) HandOver(u, lane);
   }
@@ -489,10 +642,11 @@ class Builder {
     const int64_t params_bytes = n * facts_.param_size;
 
     int32_t record_slot = home.record_slot;
+    NvmeLanes lanes;
     if (at.record == Tier::kNvme) {
+      lanes = record_lanes_[records_ % record_lanes_.size()];
       record_slot = record_.Acquire(SlotPool::kNothing);
-      EmitCopy(OpKind::kRead, record_read_lanes_[records_ % record_read_lanes_.size()],
-               R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
+      EmitCopy(OpKind::kRead, lanes.read, R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
                W(record_slot, 0, Stored(record_bytes), Record(u, k, 0)), -1, u, k, -1);
     }
     const Operand gradient = GradientOfChunk(u, k, on_device);
@@ -504,17 +658,17 @@ class Builder {
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
     plan_.ops.back().bytes = n * (28 + facts_.param_size);
     accumulated_chunk_.Release(gradient.slot, false);
+    host_sums_[facts_.unit_class[u]].Release(gradient.slot, true);
 
     if (at.record == Tier::kNvme) {
-      EmitCopy(OpKind::kWrite, record_write_lanes_[records_ % record_write_lanes_.size()],
-               R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
+      EmitCopy(OpKind::kWrite, lanes.write, R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
                W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1);
       record_.Release(record_slot, false);
       ++records_;
     }
     if (!staged) return;
     if (at.params == Tier::kNvme) {
-      EmitCopy(OpKind::kWrite, params_write_lane_, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
+      EmitCopy(OpKind::kWrite, params_lanes_.write, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1);
     } else {
       EmitCopy(OpKind::kH2D, home_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
@@ -527,6 +681,14 @@ class Builder {
   Operand GradientOfChunk(int u, int k, bool on_device) {
     const int64_t offset = table_.chunks[u][k].begin * facts_.acc_size;
     const int64_t bytes = ChunkElements(u, k) * facts_.acc_size;
+    if (choice_.units[u].gradients == Tier::kNvme) {
+      const Content content = Accumulated(u, k, contributions_[u]);
+      const int32_t staged = host_sums_[facts_.unit_class[u]].Find(u);
+      if (staged >= 0) return R(staged, offset, bytes, content);
+      const int32_t slot = accumulated_chunk_.Acquire(SlotPool::kNothing);
+      ReadSum(u, k, slot, 0, -1, -1);
+      return R(slot, 0, bytes, content);
+    }
     const bool delayed = plan_.mode == Mode::kDelayed;
     const Operand sum = R(delayed ? table_.pending[u] : table_.accumulated[u], offset, bytes,
                           delayed ? Pending(u, k, 0) : Accumulated(u, k, contributions_[u]));
@@ -589,17 +751,18 @@ class Builder {
   const bool train_;
   SlotTable table_;
   SlotPool host_batch_, device_batch_;
-  std::vector<SlotPool> host_params_, device_params_, host_grads_, device_grads_;  // by class
-  SlotPool ring_, record_, params_out_, accumulated_chunk_;
+  std::vector<SlotPool> host_params_, device_params_, host_grads_, host_sums_, device_grads_;  // by class
+  Held activation_, saved_, saved_rest_;
+  SlotPool record_, params_out_, accumulated_chunk_;
   StepPlan plan_;
   std::vector<ExplicitOrder> orders_;
 
   int32_t batch_lane_ = -1, commit_lane_ = -1, compute_lane_ = -1, cpu_lane_ = -1, h2d_lane_ = -1,
-          d2h_lane_ = -1, home_lane_ = -1, params_read_lane_ = -1, params_write_lane_ = -1;
-  std::vector<int32_t> record_read_lanes_, record_write_lanes_;
+          d2h_lane_ = -1, home_lane_ = -1;
+  NvmeLanes params_lanes_, held_lanes_, sums_lanes_;
+  std::vector<NvmeLanes> record_lanes_;
 
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch
-  int scratch_holds_ = -1;              // block whose saved tensors are in the shared scratch
   std::vector<int64_t> contributions_;  // by unit, so far
   size_t records_ = 0;                  // NVMe records updated so far
 

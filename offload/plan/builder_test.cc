@@ -19,8 +19,16 @@ std::vector<TestShape> Shapes() {
       TestShape{.layers = 1},
       TestShape{.layers = 5, .norm_elements = 0, .tied = true},
       TestShape{.layers = 4, .tied = true, .units_per_layer = 2, .compute = DType::kF32},
-      TestShape{.layers = 2, .compute = DType::kF64, .saved_bytes = 0},
+      TestShape{.layers = 6, .saved_rest_bytes = 0},
+      TestShape{.layers = 4, .compute = DType::kF64, .saved_bytes = 0, .saved_rest_bytes = 0},
   };
+}
+
+std::string Text(const PlanChoice& c) {
+  return absl::StrCat("params ", Name(c.units[0].params), " gradients ", Name(c.units[0].gradients),
+                      " record ", Name(c.units[0].record), " mode ", Name(c.mode), " clip ", c.clip,
+                      " depth ", c.prefetch_depth, " io ", c.io_threads, " micro-batches ", c.micro_batches,
+                      " chunk ", c.chunk_elements);
 }
 
 // Every placement that exists, for every shape, in every mode.
@@ -29,22 +37,21 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
   constexpr Tier kAll[] = {Tier::kDevice, Tier::kHost, Tier::kNvme};
   int n = 0;
   for (const Tier params : kAll) {
-    for (const Tier gradients : {Tier::kDevice, Tier::kHost}) {
+    for (const Tier gradients : kAll) {
       for (const Tier record : kAll) {
         if (record == Tier::kDevice && (params != Tier::kDevice || gradients != Tier::kDevice)) continue;
-        for (const Tier activations : {Tier::kDevice, Tier::kHost}) {
-          for (const bool keep : {false, true}) {
-            PlanChoice choice = UniformChoice(layout, params, gradients, record, activations, keep);
-            // The rest turns with the placement, so that all of it is seen with all of that.
-            for (int turn = 0; turn < 3; ++turn, ++n) {
-              choice.mode = static_cast<Mode>((n / 2 + turn) % 3);
-              choice.clip = n % 2 == 0 && choice.mode != Mode::kOverlap;
-              choice.prefetch_depth = 1 + (n / 3 + turn) % 4;
-              choice.io_threads = 1 + (n / 5) % 4;
-              choice.micro_batches = 1 + (n / 7 + turn) % 3;
-              choice.chunk_elements = turn == 0 ? 2048 : turn == 1 ? 4096 : 4 << 20;
-              visit(choice);
-            }
+        for (const Holding& holding : Holdings()) {
+          PlanChoice choice = UniformChoice(layout, params, gradients, record, Tier::kHost, false);
+          Hold(holding, &choice);
+          // The rest turns with the placement, so that all of it is seen with all of that.
+          for (int turn = 0; turn < 3; ++turn, ++n) {
+            choice.mode = static_cast<Mode>((n / 2 + turn) % 3);
+            choice.clip = n % 2 == 0 && choice.mode != Mode::kOverlap;
+            choice.prefetch_depth = 1 + (n / 3 + turn) % 4;
+            choice.io_threads = 1 + (n / 5) % 4;
+            choice.micro_batches = 1 + (n / 7 + turn) % 3;
+            choice.chunk_elements = turn == 0 ? 2048 : turn == 1 ? 4096 : 4 << 20;
+            visit(choice, absl::StrCat(Text(choice), " ", holding.name));
           }
         }
       }
@@ -52,48 +59,29 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
   }
 }
 
-std::string Text(const PlanChoice& c) {
-  return absl::StrCat("params ", Name(c.units[0].params), " gradients ", Name(c.units[0].gradients),
-                      " record ", Name(c.units[0].record), " activations ", Name(c.blocks[1].activation),
-                      " keep ", c.blocks[1].saved == PlanChoice::Saved::kKeep, " mode ", Name(c.mode),
-                      " clip ", c.clip, " depth ", c.prefetch_depth, " io ", c.io_threads, " micro-batches ",
-                      c.micro_batches, " chunk ", c.chunk_elements);
-}
-
-TEST(BuilderTest, EveryChoiceGivesPlansThatVerify) {
-  for (const TestShape& shape : Shapes()) {
-    const ModelLayout layout = MakeTestLayout(shape);
-    ForAllChoices(layout, [&](const PlanChoice& choice) {
-      const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
-      ASSERT_TRUE(plans.ok()) << plans.status() << " for " << Text(choice);
-    });
-  }
-}
-
-TEST(BuilderTest, SumsAloneAreThePeaksOfThePlans) {
+TEST(BuilderTest, EveryChoiceGivesPlansThatVerifyAndPeaksThatSumsAloneKnow) {
   for (const TestShape& shape : Shapes()) {
     const ModelLayout layout = MakeTestLayout(shape);
     const LayoutFacts facts(layout);
-    ForAllChoices(layout, [&](const PlanChoice& choice) {
+    ForAllChoices(layout, [&](const PlanChoice& choice, const std::string& text) {
       const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
-      ASSERT_TRUE(plans.ok()) << plans.status();
+      ASSERT_TRUE(plans.ok()) << plans.status() << " for " << text;
       const auto peaks = PeakBytes(layout, facts, choice);
       for (int t = 0; t < kTierCount; ++t) {
-        EXPECT_EQ(peaks[t], std::max(plans->train.arena_bytes[t], plans->eval.arena_bytes[t]))
-            << Text(choice);
+        EXPECT_EQ(peaks[t], std::max(plans->train.arena_bytes[t], plans->eval.arena_bytes[t])) << text;
       }
       const absl::StatusOr<uint64_t> capacity = CapacityBytes(StoreLayoutOf(plans->train));
       ASSERT_TRUE(capacity.ok()) << capacity.status();
-      EXPECT_EQ(peaks[static_cast<int>(Tier::kNvme)], static_cast<int64_t>(*capacity)) << Text(choice);
+      EXPECT_EQ(peaks[static_cast<int>(Tier::kNvme)], static_cast<int64_t>(*capacity)) << text;
     });
   }
 }
 
 TEST(BuilderTest, BothPlansShareTheirPersistentSlots) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
-  ForAllChoices(layout, [&](const PlanChoice& choice) {
+  ForAllChoices(layout, [&](const PlanChoice& choice, const std::string& text) {
     const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
-    ASSERT_TRUE(plans.ok()) << plans.status();
+    ASSERT_TRUE(plans.ok()) << plans.status() << " for " << text;
     for (size_t s = 0; s < plans->train.slots.size() && plans->train.slots[s].persistent; ++s) {
       const Slot& train = plans->train.slots[s];
       const Slot& eval = plans->eval.slots[s];
@@ -103,16 +91,42 @@ TEST(BuilderTest, BothPlansShareTheirPersistentSlots) {
   });
 }
 
-// Memory that does not grow with depth: what a layer needs stays, whatever their number.
-TEST(BuilderTest, DevicePeakOfTheSmallestPlanIsConstantInLayers) {
-  int64_t peak = 0;
-  for (const int layers : {3, 6, 12, 24, 48}) {
-    const ModelLayout layout = MakeTestLayout(TestShape{.layers = layers});
-    const PlanChoice choice =
-        UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, /*keep_saved=*/false);
-    const int64_t now = PeakBytes(layout, LayoutFacts(layout), choice)[static_cast<int>(Tier::kDevice)];
-    if (peak == 0) peak = now;
-    EXPECT_EQ(now, peak) << layers;
+// Memory that does not grow with depth: what a layer (or a segment) needs stays, whatever their number.
+TEST(BuilderTest, DevicePeakIsConstantInLayersWhereNothingIsHeldOnTheDevice) {
+  for (const Holding& holding : Holdings()) {
+    if (holding.activation == Tier::kDevice || holding.mixed || holding.segment > 3 ||
+        (holding.saved != PlanChoice::Saved::kRecompute && holding.saved_home == Tier::kDevice))
+      continue;
+    int64_t peak = 0;
+    for (const int layers : {6, 12, 24, 48}) {
+      const ModelLayout layout = MakeTestLayout(TestShape{.layers = layers});
+      PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+      Hold(holding, &choice);
+      const int64_t now = PeakBytes(layout, LayoutFacts(layout), choice)[static_cast<int>(Tier::kDevice)];
+      if (peak == 0) peak = now;
+      EXPECT_EQ(now, peak) << layers << ", " << holding.name;
+    }
+  }
+}
+
+// One forward pass more at most, less what the last segment has left behind.
+TEST(BuilderTest, SegmentsAreComputedAgainOnce) {
+  constexpr int kLayers = 8;
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = kLayers});
+  for (const int segment : {1, 2, 3, 4, 8}) {
+    PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
+    choice.micro_batches = 2;
+    Hold({"", PlanChoice::Saved::kRecompute, Tier::kDevice, Tier::kHost, segment}, &choice);
+    const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    int recomputes = 0, out = 0;
+    for (const Op& op : plans->train.ops) {
+      recomputes += op.kind == OpKind::kRecompute;
+      out += op.kind == OpKind::kActOut;
+    }
+    const int last = (kLayers - 1) % segment + 1;
+    EXPECT_EQ(recomputes, 2 * (kLayers - last)) << segment;
+    EXPECT_EQ(out, 2 * ((kLayers - 1) / segment + 1)) << segment;
   }
 }
 
@@ -123,11 +137,15 @@ TEST(BuilderTest, CombinationsThatDoNotExistNameTheFieldAndTheRemedy) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("memory.placement.optimizer"), std::string::npos) << status;
   choice = UniformChoice(layout, Tier::kHost, Tier::kNvme, Tier::kHost, Tier::kHost, false);
+  choice.mode = Mode::kDelayed;
   EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.placement.gradients"),
             std::string::npos);
-  choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kNvme, false);
-  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.placement.activations"),
-            std::string::npos);
+  choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
+  choice.blocks[1].checkpoint = false;
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.recompute"), std::string::npos);
+  choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, true);
+  choice.blocks[2].checkpoint = false;
+  EXPECT_NE(BuildPlans(layout, choice).status().message().find("memory.recompute"), std::string::npos);
   choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
   choice.mode = Mode::kOverlap;
   choice.clip = true;

@@ -22,10 +22,12 @@ int64_t At(const TierBytes& bytes, Tier tier) { return bytes[static_cast<int>(ti
 PlacementSearch::PlacementSearch(const PlanRequest& request) : request_(request), facts_(*request.layout) {
   for (const bool keep : {false, true}) {
     if (request.recompute.has_value() && keep != (*request.recompute == Recompute::kNone)) continue;
-    for (const Tier activation : {Tier::kHost, Tier::kDevice}) {
+    for (const Tier activation : {Tier::kHost, Tier::kDevice, Tier::kNvme}) {
       if (!Allowed(request.activations, activation)) continue;
+      if (activation == Tier::kNvme && !request.activations.has_value()) continue;
       for (const Tier params : kUp) {
-        for (const Tier gradients : {Tier::kHost, Tier::kDevice}) {
+        for (const Tier gradients : {Tier::kHost, Tier::kDevice, Tier::kNvme}) {
+          if (gradients == Tier::kNvme && !request.gradients.has_value()) continue;
           for (const Tier record : kUp) AddBase(params, gradients, record, activation, keep);
         }
       }

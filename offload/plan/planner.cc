@@ -54,12 +54,6 @@ absl::Status CheckRequest(const PlanRequest& r) {
     if (r.budget[static_cast<int>(tier)] < 0)
       return Bad(absl::StrCat("memory.", Name(tier)), "a budget cannot be negative");
   }
-  if (r.gradients == Tier::kNvme)
-    return Bad("memory.placement.gradients",
-               "gradients are accumulated in device or host memory, not on nvme; set host");
-  if (r.activations == Tier::kNvme)
-    return Bad("memory.placement.activations",
-               "activations live in device or host memory, not on nvme; set host");
   if (r.optimizer == Tier::kDevice && r.gradients.value_or(Tier::kDevice) != Tier::kDevice)
     return Bad("memory.placement.optimizer",
                "device needs the gradients on the device too; set memory.placement.gradients: device, or the "
@@ -153,8 +147,14 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
     job->placement[1][static_cast<int>(home.gradients)] += n * acc;
     job->placement[2][static_cast<int>(home.record)] += n * kRecordBytesPerElement;
   }
-  for (size_t b = 1; b + 1 < layout.blocks.size(); ++b)
-    job->placement[3][static_cast<int>(job->choice.blocks[b].activation)] += layout.activation_bytes;
+  using Saved = PlanChoice::Saved;
+  for (size_t b = 1; b + 1 < layout.blocks.size(); ++b) {
+    const PlanChoice::BlockChoice& block = job->choice.blocks[b];
+    if (block.checkpoint) job->placement[3][static_cast<int>(block.activation)] += layout.activation_bytes;
+    int64_t& kept = job->placement[3][static_cast<int>(block.saved_home)];
+    if (block.saved != Saved::kRecompute) kept += layout.blocks[b].saved_bytes;
+    if (block.saved == Saved::kKeep) kept += layout.blocks[b].saved_rest_bytes;
+  }
 }
 
 void FillTraffic(PlannedJob* job) {

@@ -29,6 +29,20 @@ class SlotPool {
     return -1;
   }
 
+  bool Holds(int64_t key) const {
+    for (const Entry& entry : entries_) {
+      if (entry.key == key) return true;
+    }
+    return false;
+  }
+
+  // What nobody uses is not found again.
+  void Forget(int64_t key) {
+    for (Entry& entry : entries_) {
+      if (entry.key == key && entry.users == 0) entry.key = kNothing;
+    }
+  }
+
   // A slot nobody uses, from now on holding `key`. The pool was sized for this, so there is one.
   int32_t Acquire(int64_t key) {
     Entry* oldest = nullptr;

@@ -28,8 +28,9 @@ class Allocator {
     bytes = RoundUp(bytes, kSlotAlignment);
     int64_t offset = 0;
     if (tier == Tier::kNvme) {
-      // Two versions: COMMIT of a step precedes every write of the next one, so none is ever written ahead.
-      end += 2 * bytes;
+      // Two versions of a state: COMMIT of a step precedes every write of the next one, so none is ever
+      // written ahead. What does not persist is overwritten in place.
+      end += persistent_ ? 2 * bytes : bytes;
     } else {
       offset = end;
       end = offset + bytes;
@@ -86,7 +87,9 @@ class TableBuilder {
     AddBatches();
     AddParams();
     AddActivations();
-    AddSavedAndWorkspace();
+    AddSaved(/*rest=*/false, &table_.saved);
+    AddSaved(/*rest=*/true, &table_.saved_rest);
+    AddWorkspace();
     if (train_) {
       AddGradients();
       AddOptimizer();
@@ -110,7 +113,8 @@ class TableBuilder {
       const PlanChoice::UnitHome& home = choice_.units[u];
       const int32_t params =
           home.params == Tier::kNvme ? -1 : alloc_.Add(home.params, ParamBytes(u), "params", unit.name);
-      const int32_t accumulated = alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
+      const int32_t accumulated =
+          home.gradients == Tier::kNvme ? -1 : alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
       if (!sums_only_) {
         table_.params_home.push_back(params);
         table_.accumulated.push_back(accumulated);
@@ -156,10 +160,10 @@ class TableBuilder {
 
   static int64_t Stored(int64_t bytes) { return static_cast<int64_t>(StoredBytes(bytes)); }
 
-  static void Grow(PoolSize* pool, int64_t bytes) {
+  static void Grow(PoolSize* pool, int64_t bytes, int64_t things = 1) {
     pool->bytes = std::max(pool->bytes, Stored(bytes));
     pool->needed = 1;
-    ++pool->things;
+    pool->things += things;
   }
 
   void AddBatches() {
@@ -199,60 +203,142 @@ class TableBuilder {
     }
   }
 
-  // The input of every block but the embedding; the head's is consumed at once, so it never has a home.
-  bool InRing(int block) const {
-    if (block < 1 || block > facts_.head) return false;
-    return !train_ || block == facts_.head || choice_.blocks[block].activation != Tier::kDevice;
+  // What becomes of something between FORWARD and BACKWARD.
+  enum class Fate : uint8_t {
+    kPasses,  // used up by the next operation
+    kStays,   // has a device slot of its own
+    kToHost,
+    kToNvme,
+    kAgain,  // is not kept: RECOMPUTE makes it again
+  };
+  static Fate Kept(Tier home) {
+    return home == Tier::kDevice ? Fate::kStays : home == Tier::kHost ? Fate::kToHost : Fate::kToNvme;
   }
 
-  bool Recomputes(int block) const {
-    return train_ && block < facts_.head && layout_.blocks[block].saved_bytes > 0 &&
-           choice_.blocks[block].saved != PlanChoice::Saved::kKeep;
+  // The block's input.
+  Fate ActivationFate(int b) const {
+    if (!train_ || b < 1 || b >= facts_.head) return Fate::kPasses;
+    return choice_.blocks[b].checkpoint ? Kept(choice_.blocks[b].activation) : Fate::kAgain;
+  }
+  Fate SavedFate(int b, bool rest) const {
+    const PlanChoice::BlockChoice& block = choice_.blocks[b];
+    const bool keep =
+        block.saved == PlanChoice::Saved::kKeep || (block.saved == PlanChoice::Saved::kSelective && !rest);
+    return train_ && keep ? Kept(block.saved_home) : Fate::kAgain;
+  }
+  int64_t SavedBytes(int b, bool rest) const {
+    return rest ? layout_.blocks[b].saved_rest_bytes : layout_.blocks[b].saved_bytes;
+  }
+
+  bool InRing(int b) const {
+    const Fate fate = ActivationFate(b);
+    return b >= 1 && b <= facts_.head && fate != Fate::kStays && fate != Fate::kAgain;
+  }
+  // RECOMPUTE of the block has an output that nobody needs: the last one of a segment.
+  bool RecomputesToNothing(int b) const {
+    return train_ && SavedBytes(b, false) > 0 && SavedFate(b, false) == Fate::kAgain &&
+           ActivationFate(b + 1) != Fate::kAgain;
+  }
+
+  // The longest run of blocks that are computed again together, of those that `member` is true for.
+  template <typename Member>
+  int64_t LongestSegment(const Member& member) const {
+    int64_t longest = 0, run = 0;
+    for (int b = 0; b < facts_.head; ++b) {
+      run = ActivationFate(b) == Fate::kAgain ? run + 1 : 1;
+      if (member(b)) longest = std::max(longest, run);
+    }
+    return longest;
   }
 
   void AddActivations() {
-    const int blocks = static_cast<int>(layout_.blocks.size());
     PoolSize ring{layout_.activation_bytes, 0, 1};
     for (int b = 0; b < facts_.head; ++b) {
       ring.things += InRing(b + 1);
       const int64_t forward = static_cast<int64_t>(InRing(b)) + InRing(b + 1);
-      const int64_t backward = static_cast<int64_t>(InRing(b)) + Recomputes(b);
+      const int64_t backward = static_cast<int64_t>(InRing(b)) + RecomputesToNothing(b);
       ring.needed = std::max({ring.needed, forward, backward});
     }
-    table_.activation_ring =
+    SlotTable::Held* held = &table_.activation;
+    held->device =
         alloc_.AddPool(Tier::kDevice, ring.Count(choice_.prefetch_depth), ring.bytes, "activation");
-    table_.device_activation.assign(blocks, -1);
-    table_.host_activation.assign(blocks, -1);
-    if (!train_) return;
-    for (int b = 1; b < facts_.head; ++b) {
-      if (InRing(b)) {
-        table_.host_activation[b] =
-            alloc_.Add(Tier::kHost, layout_.activation_bytes, "checkpoint.activation", "", b);
-      } else {
-        table_.device_activation[b] =
-            alloc_.Add(Tier::kDevice, layout_.activation_bytes, "checkpoint.activation", "", b);
-      }
+    const int64_t segment = LongestSegment([](int) { return true; });
+    held->segment =
+        alloc_.AddPool(Tier::kDevice, segment - 1, layout_.activation_bytes, "recompute", "activation");
+    AddHomes(
+        "checkpoint", "activation", [&](int b) { return ActivationFate(b); },
+        [&](int) { return layout_.activation_bytes; }, held);
+    if (train_) {
+      table_.activation_gradient =
+          alloc_.Add(Tier::kDevice, layout_.activation_bytes, "activation-gradient", "");
     }
-    table_.activation_gradient =
-        alloc_.Add(Tier::kDevice, layout_.activation_bytes, "activation-gradient", "");
   }
 
-  void AddSavedAndWorkspace() {
-    table_.saved.assign(layout_.blocks.size(), -1);
-    int64_t scratch = 0, workspace = 64;
+  // Homes from FORWARD to BACKWARD, and what NVMe items pass through.
+  template <typename FateOf, typename BytesOf>
+  void AddHomes(absl::string_view prefix, absl::string_view name, const FateOf& fate, const BytesOf& bytes,
+                SlotTable::Held* held) {
+    if (!sums_only_) {
+      for (std::vector<int32_t>* homes : {&held->own, &held->host, &held->item})
+        homes->assign(layout_.blocks.size(), -1);
+      held->again.assign(layout_.blocks.size(), false);
+    }
+    const auto add = [&](Tier tier, int b, std::vector<int32_t>* homes) {
+      const int32_t slot = alloc_.Add(tier, bytes(b), prefix, name, b);
+      if (!sums_only_) (*homes)[b] = slot;
+    };
+    PoolSize stage;
+    for (int b = 0; b < facts_.head; ++b) {
+      if (bytes(b) == 0) continue;
+      switch (fate(b)) {
+        case Fate::kPasses:
+          break;
+        case Fate::kStays:
+          add(Tier::kDevice, b, &held->own);
+          break;
+        case Fate::kToHost:
+          add(Tier::kHost, b, &held->host);
+          break;
+        case Fate::kToNvme:
+          add(Tier::kNvme, b, &held->item);
+          Grow(&stage, bytes(b));
+          break;
+        case Fate::kAgain:
+          if (!sums_only_) held->again[b] = true;
+          break;
+      }
+    }
+    held->stage =
+        alloc_.AddPool(Tier::kHost, stage.Count(choice_.prefetch_depth), stage.bytes, "stage", name);
+  }
+
+  void AddSaved(bool rest, SlotTable::Held* held) {
+    const absl::string_view name = rest ? "saved-rest" : "saved";
+    PoolSize moving, segment;
+    for (int b = 0; b < facts_.head; ++b) {
+      const Fate fate = SavedFate(b, rest);
+      const int64_t bytes = SavedBytes(b, rest);
+      if (bytes == 0 || fate == Fate::kStays) continue;
+      Grow(fate == Fate::kAgain ? &segment : &moving, bytes);
+    }
+    const int64_t again =
+        LongestSegment([&](int b) { return SavedBytes(b, rest) > 0 && SavedFate(b, rest) == Fate::kAgain; });
+    held->device =
+        alloc_.AddPool(Tier::kDevice, moving.Count(choice_.prefetch_depth), moving.bytes, "fetch", name);
+    held->segment = alloc_.AddPool(Tier::kDevice, again, segment.bytes, "recompute", name);
+    AddHomes(
+        "kept", name, [&](int b) { return SavedFate(b, rest); }, [&](int b) { return SavedBytes(b, rest); },
+        held);
+  }
+
+  void AddWorkspace() {
+    int64_t workspace = 64;
     for (int b = 0; b <= facts_.head; ++b) {
       const Block& block = layout_.blocks[b];
       if (b < facts_.head) workspace = std::max(workspace, block.forward_workspace_bytes);
       if (train_ || b == facts_.head) workspace = std::max(workspace, block.backward_workspace_bytes);
-      if (b == facts_.head) continue;
-      if (train_ && !Recomputes(b) && block.saved_bytes > 0) {
-        table_.saved[b] = alloc_.Add(Tier::kDevice, block.saved_bytes, "saved", "", b);
-      } else {
-        scratch = std::max(scratch, block.saved_bytes);
-      }
     }
     table_.workspace = alloc_.Add(Tier::kDevice, workspace, "workspace", "");
-    table_.saved_scratch = scratch > 0 ? alloc_.Add(Tier::kDevice, scratch, "saved", "") : table_.workspace;
   }
 
   void AddGradients() {
@@ -278,7 +364,44 @@ class TableBuilder {
       }
     }
     AddPools(Tier::kHost, host, "stage.grad", &table_.host_grads);
+    AddNvmeSums();
     AddPools(Tier::kDevice, device, "fetch.grad", &table_.device_grads);
+  }
+
+  void AddNvmeSums() {
+    std::vector<PoolSize> sums(facts_.classes);
+    if (!sums_only_) table_.sum_items.resize(layout_.units.size());
+    for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
+      if (choice_.units[u].gradients != Tier::kNvme) continue;
+      Grow(&sums[facts_.unit_class[u]], AccBytes(u));
+      // Chunks but the last are whole blocks.
+      if (sums_only_) alloc_.Add(Tier::kNvme, AccBytes(u), "", "");
+      if (sums_only_) continue;
+      for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+        const int64_t bytes = (table_.chunks[u][k].end - table_.chunks[u][k].begin) * facts_.acc_size;
+        table_.sum_items[u].push_back(alloc_.Add(Tier::kNvme, bytes, "grad", layout_.units[u].name, k));
+      }
+    }
+    AddPools(Tier::kHost, sums, "stage.sum", &table_.host_sums);
+    CountSumsReadAgain(sums);
+  }
+
+  // The last sums of each class are where they have grown still when UPDATE comes; chunks of the others are
+  // read.
+  void CountSumsReadAgain(const std::vector<PoolSize>& sums) {
+    std::vector<int64_t> there;
+    for (const PoolSize& size : sums) there.push_back(size.Count(choice_.prefetch_depth));
+    std::vector<bool> seen(layout_.units.size(), false);
+    // Backward goes down the blocks, so the last sums are those of the first.
+    for (const Block& block : layout_.blocks) {
+      for (auto unit = block.units.rbegin(); unit != block.units.rend(); ++unit) {
+        if (choice_.units[*unit].gradients != Tier::kNvme || seen[*unit]) continue;
+        seen[*unit] = true;
+        if (there[facts_.unit_class[*unit]]-- > 0) continue;
+        const int64_t elements = layout_.units[*unit].elements, chunk = choice_.chunk_elements;
+        Grow(&accumulated_chunk_, std::min(elements, chunk) * facts_.acc_size, (elements - 1) / chunk + 1);
+      }
+    }
   }
 
   void AddOptimizer() {
@@ -371,8 +494,11 @@ absl::Status CheckLayout(const ModelLayout& layout) {
                                                  : BlockKind::kTransformer;
     const std::string field = absl::StrCat("layout.blocks[", b, "]");
     if (block.kind != expected) return Bad(field, "blocks are an embedding, transformers, a head");
-    if (block.saved_bytes < 0 || block.forward_workspace_bytes < 0 || block.backward_workspace_bytes < 0)
+    if (block.saved_bytes < 0 || block.saved_rest_bytes < 0 || block.forward_workspace_bytes < 0 ||
+        block.backward_workspace_bytes < 0)
       return Bad(field, "a size is negative");
+    if (block.saved_rest_bytes > 0 && block.saved_bytes == 0)
+      return Bad(field, "saved_rest_bytes are computed again from saved_bytes, of which there are none");
     for (size_t i = 0; i < block.units.size(); ++i) {
       const int u = block.units[i];
       if (u < 0 || u >= static_cast<int>(layout.units.size()))
@@ -431,9 +557,6 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
     if (home.gradients == Tier::kNvme && choice.mode == Mode::kDelayed)
       return Bad("memory.placement.gradients",
                  "mode delayed keeps the gradients of two steps in device or host memory, not on nvme");
-    if (home.gradients == Tier::kNvme)
-      return Bad("memory.placement.gradients",
-                 "gradients are accumulated in device or host memory, not on nvme");
     if (home.record == Tier::kDevice && home.gradients != Tier::kDevice)
       return Bad("memory.placement.optimizer",
                  "device needs the gradients on the device too; set placement.gradients: device");
@@ -441,12 +564,19 @@ absl::Status CheckChoice(const ModelLayout& layout, const PlanChoice& choice) {
       return Bad("memory.placement.optimizer",
                  "device needs the parameters on the device too; set placement.params: device");
   }
-  for (const PlanChoice::BlockChoice& block : choice.blocks) {
-    if (block.saved == PlanChoice::Saved::kSelective || block.saved_home != Tier::kDevice ||
-        !block.checkpoint)
-      return Bad("memory.recompute", "this policy is not built yet");
-    if (block.activation == Tier::kNvme)
-      return Bad("memory.placement.activations", "activations live in device or host memory, not on nvme");
+  // Segments: a checkpoint and the transformer blocks above it that have none.
+  const int head = static_cast<int>(choice.blocks.size()) - 1;
+  for (int b = 0; b <= head; ++b) {
+    if (choice.blocks[b].checkpoint) continue;
+    if (b < 2 || b == head)
+      return Bad("memory.recompute",
+                 absl::StrCat("block ", b, " needs a checkpoint: there is none below it"));
+    if (choice.blocks[b].saved != PlanChoice::Saved::kRecompute ||
+        choice.blocks[b - 1].saved != PlanChoice::Saved::kRecompute)
+      return Bad(
+          "memory.recompute",
+          absl::StrCat("block ", b, " has no checkpoint, so its segment is computed again as a whole and ",
+                       "keeps nothing"));
   }
   return absl::OkStatus();
 }

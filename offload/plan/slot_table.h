@@ -74,16 +74,27 @@ struct SlotTable {
   std::vector<Pool> host_params;  // where NVMe parameters land
   std::vector<Pool> device_params;
   std::vector<Pool> host_grads;  // contributions on their way into a host sum
+  // Sums with an NVMe home: by unit and chunk their items (none: another home), and where they grow.
+  std::vector<std::vector<int32_t>> sum_items;
+  std::vector<Pool> host_sums;
   std::vector<Pool> device_grads;
-  Pool activation_ring;
-  std::vector<int32_t> device_activation, host_activation;  // by block: input of the block; -1: none
+  // What FORWARD makes for BACKWARD, of one kind. By block; -1: not there.
+  struct Held {
+    std::vector<int32_t> own;   // a device slot of its own
+    std::vector<int32_t> host;  // where it waits outside the device: a host slot
+    std::vector<int32_t> item;  // or an NVMe item
+    std::vector<bool> again;    // it is not kept, RECOMPUTE makes it again
+    Pool device;                // on its way from and to `host` or `item`; or only from one block to the next
+    Pool segment;  // device: what RECOMPUTE makes, as much as the longest segment needs at one time
+    Pool stage;    // host: between `device` and `item`
+  };
+  Held activation;  // the input of the block
+  Held saved, saved_rest;
   int32_t activation_gradient = -1;
-  std::vector<int32_t> saved;  // by block; -1: the scratch
-  int32_t saved_scratch = -1;
   int32_t workspace = -1;
   Pool record;             // NVMe records on their way through the optimizer
   Pool params_out;         // new low-precision parameters on their way to NVMe or device
-  Pool accumulated_chunk;  // device sums on their way to the CPU optimizer
+  Pool accumulated_chunk;  // device and NVMe sums on their way to the CPU optimizer
 };
 
 // `choice` has passed CheckChoice.

@@ -51,10 +51,10 @@ enum class OpKind : uint8_t {
   kWrite,   // host slot -> NVMe item
   kH2D,     // host slot -> device slot
   kD2H,     // device slot -> host slot
-  kActOut,  // D2H of an activation checkpoint
-  kActIn,   // H2D of an activation checkpoint
+  kActOut,  // D2H of what FORWARD made for BACKWARD: activations and saved areas
+  kActIn,   // H2D of it
   kForward,
-  kRecompute,  // FORWARD again, for what it saves
+  kRecompute,  // FORWARD again, for what it saves; or only the saved rest, from the saved part
   kLoss,       // the head: forward, loss and (in a training plan) its backward
   kBackward,
   kAccumulate,  // accumulated gradient += gradient
@@ -122,14 +122,15 @@ struct Dependency {
 //                NVMe store moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a unit's
 //                staging slot fits, and the slot has room for the last chunk's rounding.)
 //   kH2D kD2H kActOut kActIn   R source, W destination
-//   kForward     W saved, R input activation (embedding: R device batch), W output activation, W workspace, R
-//   params... kRecompute   as kForward, but without the output activation: its output goes to W act scratch
-//   (a kWorkspace operand) kLoss        R device batch, R input activation, W workspace, [W activation
-//   gradient, if training],
-//                R params... , W gradient... (training; one per unit of the block)
-//   kBackward    R saved, R input activation (embedding: R device batch), RW activation gradient (embedding:
-//   R),
-//                W workspace, R params..., W gradient...
+//   kForward     W saved, W saved rest, R input activation (embedding: R device batch), W output activation,
+//                W workspace, R params...
+//   kRecompute   as kForward; the output nobody needs, of a segment's last block, is a kWorkspace operand.
+//                Of the saved rest alone: R saved, W saved rest, W workspace, R params...
+//   kLoss        R device batch, R input activation, W workspace, [W activation gradient, if training],
+//                R params..., W gradient... (training; one per unit of the block)
+//   kBackward    R saved, R saved rest, R input activation (embedding: R device batch),
+//                RW activation gradient (embedding: R), W workspace, R params..., W gradient...
+//                (a block that saves nothing has operands of 0 bytes)
 //   kAccumulate  RW accumulated, R gradient
 //   kNorm        R accumulated
 //   kClip, kCommit   none
@@ -166,8 +167,8 @@ struct Slot {
   int64_t bytes = 0;   // a multiple of kSlotAlignment
   std::string name;    // for traces and messages: "layers.params.0", "record.wte.3"
   // Holds a unit's parameters, a record or an accumulated gradient across steps: loaded before the first
-  // step. On NVMe: an item with versions, which COMMIT flips; other items (activations, gradients) are
-  // overwritten in place.
+  // step. On NVMe: an item with versions, which COMMIT flips; other items (activations, saved areas,
+  // gradients) are overwritten in place.
   bool persistent = false;
 };
 

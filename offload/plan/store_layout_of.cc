@@ -10,6 +10,7 @@ StoreLayout StoreLayoutOf(const StepPlan& plan) {
     StoreItem item;
     item.id = static_cast<ItemId>(s);
     item.bytes = static_cast<uint64_t>(plan.slots[s].bytes);
+    item.kind = plan.slots[s].persistent ? ItemKind::kVersioned : ItemKind::kScratch;
     layout.items.push_back(item);
   }
   return layout;

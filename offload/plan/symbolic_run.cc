@@ -40,22 +40,18 @@ class Run {
     if (op.speculation == Speculation::kRedo && !redo) return;
     if (op.kind == OpKind::kCommit) return Commit(step);
     if (IsCopy(op)) return Copy(op);
-    uint64_t hash =
-        Mix(Mix(static_cast<uint64_t>(Canonical(op.kind)), op.block), Mix(op.unit, op.micro_batch));
+    if (op.kind == OpKind::kForward || op.kind == OpKind::kRecompute) return Forward(op);
+    if (op.kind == OpKind::kAccumulate) return Accumulate(op);
+    uint64_t hash = Mix(Mix(static_cast<uint64_t>(op.kind), op.block), Mix(op.unit, op.micro_batch));
     hash = Mix(hash, op.chunk);
     if (op.speculation == Speculation::kAssumed && redo) hash = Mix(hash, 0xbad);
     if (op.kind == OpKind::kBatch) hash = Mix(hash, step);
     for (const Operand& operand : op.operands) {
-      if (operand.access == Access::kWrite) continue;
-      for (int64_t i = 0; i < Cells(operand); ++i) hash = Mix(hash, *At(operand, i));
+      if (operand.access != Access::kWrite) hash = Read(operand, hash);
     }
     uint64_t output = 0;
     for (const Operand& operand : op.operands) {
-      if (operand.access == Access::kRead) continue;
-      // What is only scratch in one placement must not show in another.
-      const bool scratch = operand.content.kind == ContentKind::kWorkspace;
-      const uint64_t name = scratch ? 99 : Role(operand, &output);
-      for (int64_t i = 0; i < Cells(operand); ++i) *At(operand, i) = Mix(Mix(hash, name), i);
+      if (operand.access != Access::kRead) Write(operand, Mix(hash, Role(operand, &output)));
     }
     if (op.kind == OpKind::kLoss || op.kind == OpKind::kNorm) published_[step & 1] += hash;  // in any order
   }
@@ -77,9 +73,41 @@ class Run {
         return false;
     }
   }
-  // RECOMPUTE gives the same bits as FORWARD.
-  static OpKind Canonical(OpKind kind) { return kind == OpKind::kRecompute ? OpKind::kForward : kind; }
-  // Outputs by what they are, so that FORWARD and RECOMPUTE agree on what both write.
+  // FORWARD and RECOMPUTE make the same bits from the same inputs: the saved rest from the saved part, so
+  // that it can be made alone, all else from the input.
+  void Forward(const Op& op) {
+    uint64_t hash = Mix(Mix(static_cast<uint64_t>(OpKind::kForward), op.block), op.micro_batch);
+    uint64_t rest = Mix(hash, 7);
+    for (const Operand& operand : op.operands) {
+      if (operand.access != Access::kRead || operand.content.kind == ContentKind::kSaved) continue;
+      hash = Read(operand, hash);
+      if (operand.content.kind == ContentKind::kParams) rest = Read(operand, rest);
+    }
+    for (const Operand& operand : op.operands) {
+      if (operand.access == Access::kWrite && operand.content.kind != ContentKind::kSavedRest)
+        Write(operand, Mix(hash, Role(operand, nullptr)));
+    }
+    // Operands 0 and 1 are the saved part and the rest, of every form.
+    Write(op.operands[1], Read(op.operands[0], rest));
+  }
+
+  // Elements by themselves, so that a sum may be cut.
+  void Accumulate(const Op& op) {
+    for (int64_t i = 0; i < Cells(op.operands[0]); ++i) {
+      uint64_t* sum = At(op.operands[0], i);
+      *sum = Mix(*sum, *At(op.operands[1], i));
+    }
+  }
+
+  uint64_t Read(const Operand& operand, uint64_t hash) {
+    for (int64_t i = 0; i < Cells(operand); ++i) hash = Mix(hash, *At(operand, i));
+    return hash;
+  }
+  void Write(const Operand& operand, uint64_t hash) {
+    for (int64_t i = 0; i < Cells(operand); ++i) *At(operand, i) = Mix(hash, i);
+  }
+
+  // Outputs by what they are, so that operations of one kind agree on what they write.
   static uint64_t Role(const Operand& operand, uint64_t* gradients) {
     switch (operand.content.kind) {
       case ContentKind::kSaved:
@@ -92,6 +120,8 @@ class Run {
         return 4;
       case ContentKind::kParams:
         return 5;
+      case ContentKind::kWorkspace:
+        return 99;
       case ContentKind::kGradient:
       case ContentKind::kAccumulated:
         return 10 + (*gradients)++;

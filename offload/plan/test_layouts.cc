@@ -27,7 +27,11 @@ ModelLayout MakeTestLayout(const TestShape& shape) {
     block.backward_workspace_bytes = 5000;
     block.forward_flops = 1e9;
     block.backward_flops = 2e9;
-    if (kind == BlockKind::kTransformer) block.saved_bytes = shape.saved_bytes;
+    if (kind == BlockKind::kTransformer) {
+      block.saved_bytes = shape.saved_bytes;
+      block.saved_rest_bytes = shape.saved_rest_bytes;
+      block.rest_flops = 4e8;
+    }
     layout.blocks.push_back(std::move(block));
   };
   const int embedding = add_unit("wte", shape.edge_elements);
@@ -56,6 +60,44 @@ PlanChoice UniformChoice(const ModelLayout& layout, Tier params, Tier gradients,
       PlanChoice::BlockChoice{.saved = keep_saved ? PlanChoice::Saved::kKeep : PlanChoice::Saved::kRecompute,
                               .activation = activations});
   return choice;
+}
+
+const std::vector<Holding>& Holdings() {
+  using Saved = PlanChoice::Saved;
+  static const std::vector<Holding> holdings = {
+      {"recompute, activations on the device", Saved::kRecompute, Tier::kDevice, Tier::kDevice},
+      {"recompute, activations in the host", Saved::kRecompute, Tier::kDevice, Tier::kHost},
+      {"recompute, activations on nvme", Saved::kRecompute, Tier::kDevice, Tier::kNvme},
+      {"keep on the device", Saved::kKeep, Tier::kDevice, Tier::kDevice},
+      {"keep in the host", Saved::kKeep, Tier::kHost, Tier::kHost},
+      {"keep on nvme", Saved::kKeep, Tier::kNvme, Tier::kNvme},
+      {"selective on the device", Saved::kSelective, Tier::kDevice, Tier::kHost},
+      {"selective in the host", Saved::kSelective, Tier::kHost, Tier::kDevice},
+      {"selective on nvme", Saved::kSelective, Tier::kNvme, Tier::kHost},
+      {"segments of two, checkpoints on the device", Saved::kRecompute, Tier::kDevice, Tier::kDevice, 2},
+      {"segments of three, checkpoints in the host", Saved::kRecompute, Tier::kDevice, Tier::kHost, 3},
+      {"segments of two, checkpoints on nvme", Saved::kRecompute, Tier::kDevice, Tier::kNvme, 2},
+      {"one segment", Saved::kRecompute, Tier::kDevice, Tier::kHost, 1000},
+      {"mixed with single blocks", Saved::kRecompute, Tier::kDevice, Tier::kHost, 1, true},
+      {"mixed with segments of two", Saved::kRecompute, Tier::kDevice, Tier::kNvme, 2, true},
+  };
+  return holdings;
+}
+
+void Hold(const Holding& holding, PlanChoice* choice) {
+  const int transformers = static_cast<int>(choice->blocks.size()) - 2;
+  for (int i = 0; i < transformers; ++i) {
+    PlanChoice::BlockChoice& block = choice->blocks[i + 1];
+    block.saved = holding.saved;
+    block.saved_home = holding.saved_home;
+    block.activation = holding.activation;
+    block.checkpoint = i % holding.segment == 0;
+    if (!holding.mixed || i / holding.segment % 2 == 0) continue;
+    block.saved = i % 4 < 2 ? PlanChoice::Saved::kSelective : PlanChoice::Saved::kKeep;
+    block.saved_home = static_cast<Tier>(i % 3);
+    block.activation = static_cast<Tier>((i / 2) % 3);
+    block.checkpoint = true;
+  }
 }
 
 }  // namespace strata

@@ -2,6 +2,8 @@
 #ifndef OFFLOAD_PLAN_TEST_LAYOUTS_H_
 #define OFFLOAD_PLAN_TEST_LAYOUTS_H_
 
+#include <vector>
+
 #include "offload/model/model_layout.h"
 #include "offload/plan/planner.h"
 
@@ -16,7 +18,8 @@ struct TestShape {
   int units_per_layer = 1;
   DType compute = DType::kBF16;
   int64_t activation_bytes = 8192;
-  int64_t saved_bytes = 20000;
+  int64_t saved_bytes = 12000;
+  int64_t saved_rest_bytes = 8000;
 };
 
 ModelLayout MakeTestLayout(const TestShape& shape);
@@ -24,6 +27,18 @@ ModelLayout MakeTestLayout(const TestShape& shape);
 // All units and blocks alike.
 PlanChoice UniformChoice(const ModelLayout& layout, Tier params, Tier gradients, Tier record,
                          Tier activations, bool keep_saved);
+
+// What blocks keep between FORWARD and BACKWARD, and where: one of each kind that a plan can have.
+struct Holding {
+  const char* name;
+  PlanChoice::Saved saved;
+  Tier saved_home;
+  Tier activation;
+  int segment = 1;     // blocks of a segment
+  bool mixed = false;  // only every other segment; the blocks of the others turn through all that is kept
+};
+const std::vector<Holding>& Holdings();
+void Hold(const Holding& holding, PlanChoice* choice);
 
 }  // namespace strata
 

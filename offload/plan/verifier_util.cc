@@ -28,6 +28,26 @@ bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int
   return true;
 }
 
+bool IsOfBlock(ContentKind kind) {
+  return kind == ContentKind::kActivation || kind == ContentKind::kSaved || kind == ContentKind::kSavedRest ||
+         kind == ContentKind::kActGradient;
+}
+
+BlockSizes::BlockSizes(const StepPlan& plan) {
+  for (const Op& op : plan.ops) {
+    if (IsStoreTransfer(op.kind)) continue;
+    for (const Operand& operand : op.operands) {
+      if (IsOfBlock(operand.content.kind))
+        bytes_.emplace(std::pair(operand.content.kind, operand.content.block), operand.bytes);
+    }
+  }
+}
+
+int64_t BlockSizes::Of(const Content& content) const {
+  const auto found = bytes_.find({content.kind, content.block});
+  return found == bytes_.end() ? -1 : found->second;
+}
+
 bool IsStoreTransfer(OpKind kind) { return kind == OpKind::kRead || kind == OpKind::kWrite; }
 
 }  // namespace strata::verifier

@@ -3,6 +3,8 @@
 #define OFFLOAD_PLAN_VERIFIER_UTIL_H_
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,20 @@ bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int
 // Bytes per element of sums of gradients.
 int64_t AccSize(const StepPlan& plan);
 bool IsOfUnit(ContentKind kind);
+bool IsOfBlock(ContentKind kind);
+
+// The bytes of each block's activations, saved areas and their gradients, as the first operation that uses
+// one says: all others must agree.
+class BlockSizes {
+ public:
+  explicit BlockSizes(const StepPlan& plan);
+  // -1: none; not a content of a block, or one that only moves to or from the NVMe store.
+  int64_t Of(const Content& content) const;
+
+ private:
+  std::map<std::pair<ContentKind, int32_t>, int64_t> bytes_;
+};
+
 // READ and WRITE: whole blocks to and from the NVMe store.
 bool IsStoreTransfer(OpKind kind);
 

@@ -22,6 +22,7 @@ class RunCheck {
       : plan_(plan),
         redo_(redo),
         train_(plan.kind == PlanKind::kTrain),
+        sizes_(plan),
         ops_(static_cast<int32_t>(plan.ops.size())),
         lanes_(plan.lanes.size()),
         clocks_(static_cast<size_t>(kSteps) * ops_ * lanes_, -1),
@@ -180,7 +181,8 @@ class RunCheck {
   // Bytes of the operand that the content fills; a transfer's rounding is beyond them.
   int64_t ContentBytes(const Operand& operand) const {
     int64_t begin = 0, end = 0;
-    return UnitRange(plan_, operand.content, &begin, &end) ? end - begin : operand.bytes;
+    if (UnitRange(plan_, operand.content, &begin, &end)) return end - begin;
+    return IsOfBlock(operand.content.kind) ? sizes_.Of(operand.content) : operand.bytes;
   }
 
   absl::Status Access_(const Operand& operand) {
@@ -324,6 +326,7 @@ class RunCheck {
   const StepPlan& plan_;
   const bool redo_;
   const bool train_;
+  const BlockSizes sizes_;
   const int32_t ops_;
   const size_t lanes_;
   std::vector<int32_t> clocks_;

@@ -208,6 +208,12 @@ class StepCheck {
     const Operand& host = from == Tier::kNvme ? destination : source;
     if (item.offset != 0 || item.bytes != plan_.slots[item.slot].bytes || host.offset % kBlock != 0)
       return Wrong(DescribeOp(plan_, at_), ": the NVMe store moves whole items to and from whole blocks");
+    const ContentKind kind = item.content.kind;
+    const bool state = kind == ContentKind::kParams || kind == ContentKind::kRecord;
+    if (state != plan_.slots[item.slot].persistent)
+      return Wrong(DescribeOp(plan_, at_), ": ", Describe(item.content), " in ",
+                   DescribeSlot(plan_, item.slot),
+                   state ? ", which has no versions" : ", which has versions of a state");
     return absl::OkStatus();
   }
 
@@ -263,11 +269,19 @@ class StepCheck {
 
   absl::Status CheckForward() {
     const int block = op().block, mb = op().micro_batch;
-    STRATA_RETURN_IF_ERROR(Expect(Access::kWrite, Tier::kDevice, Of(ContentKind::kSaved, block, mb)));
-    STRATA_RETURN_IF_ERROR(ExpectInput());
     const bool again = op().kind == OpKind::kRecompute;
-    STRATA_RETURN_IF_ERROR(Expect(Access::kWrite, Tier::kDevice,
-                                  again ? Content() : Of(ContentKind::kActivation, block + 1, mb)));
+    // The saved rest alone is computed from the saved part.
+    const bool rest_only = again && !op().operands.empty() && op().operands[0].access == Access::kRead;
+    STRATA_RETURN_IF_ERROR(Expect(rest_only ? Access::kRead : Access::kWrite, Tier::kDevice,
+                                  Of(ContentKind::kSaved, block, mb)));
+    STRATA_RETURN_IF_ERROR(Expect(Access::kWrite, Tier::kDevice, Of(ContentKind::kSavedRest, block, mb)));
+    if (!rest_only) {
+      STRATA_RETURN_IF_ERROR(ExpectInput());
+      const bool unused = again && next_ < op().operands.size() &&
+                          op().operands[next_].content.kind == ContentKind::kWorkspace;
+      STRATA_RETURN_IF_ERROR(Expect(Access::kWrite, Tier::kDevice,
+                                    unused ? Content() : Of(ContentKind::kActivation, block + 1, mb)));
+    }
     STRATA_RETURN_IF_ERROR(Expect(Access::kWrite, Tier::kDevice, Content()));
     if (!again && !forwards_.insert({block, mb}).second) return Wrong(DescribeOp(plan_, at_), ": twice");
     return ExpectParams();
@@ -288,6 +302,7 @@ class StepCheck {
   absl::Status CheckBackward() {
     const int block = op().block, mb = op().micro_batch;
     STRATA_RETURN_IF_ERROR(Expect(Access::kRead, Tier::kDevice, Of(ContentKind::kSaved, block, mb)));
+    STRATA_RETURN_IF_ERROR(Expect(Access::kRead, Tier::kDevice, Of(ContentKind::kSavedRest, block, mb)));
     STRATA_RETURN_IF_ERROR(ExpectInput());
     const Content above = Of(ContentKind::kActGradient, block + 1, mb);
     if (block == 0) {

@@ -19,10 +19,7 @@ absl::Status CheckSlots(const StepPlan& plan) {
     if (slot.bytes <= 0 || slot.bytes % kSlotAlignment != 0)
       return Wrong(DescribeSlot(plan, s), ": ", slot.bytes, " bytes are not whole blocks of ",
                    kSlotAlignment);
-    if (slot.tier == Tier::kNvme) {
-      if (!slot.persistent) return Wrong(DescribeSlot(plan, s), ": an NVMe item that holds no state");
-      continue;
-    }
+    if (slot.tier == Tier::kNvme) continue;
     const int64_t arena = plan.arena_bytes[static_cast<int>(slot.tier)];
     if (slot.offset < 0 || slot.offset % kSlotAlignment != 0 || slot.bytes > arena ||
         slot.offset > arena - slot.bytes)
@@ -42,11 +39,12 @@ absl::Status CheckSlots(const StepPlan& plan) {
   }
   int64_t nvme = 0;
   for (const Slot& slot : plan.slots) {
-    if (slot.tier == Tier::kNvme) nvme += 2 * slot.bytes;  // the committed version and the next one
+    // A state has the committed version and the next one; what does not persist is overwritten in place.
+    if (slot.tier == Tier::kNvme) nvme += (slot.persistent ? 2 : 1) * slot.bytes;
   }
   if (plan.arena_bytes[static_cast<int>(Tier::kNvme)] < nvme)
-    return Wrong("NVMe capacity of ", plan.arena_bytes[static_cast<int>(Tier::kNvme)],
-                 " bytes for two versions of every item, ", nvme, " bytes");
+    return Wrong("NVMe capacity of ", plan.arena_bytes[static_cast<int>(Tier::kNvme)], " bytes for items of ",
+                 nvme, " bytes");
   return absl::OkStatus();
 }
 
@@ -124,7 +122,18 @@ absl::Status CheckStateStaging(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
-absl::Status CheckContent(const StepPlan& plan, int32_t op, const Operand& operand, const Content& content) {
+absl::Status CheckSize(const StepPlan& plan, int32_t op, const Operand& operand, const Content& content,
+                       int64_t bytes) {
+  if (bytes < 0) return Wrong(DescribeOp(plan, op), ": no operation makes or uses ", Describe(content));
+  if (IsStoreTransfer(plan.ops[op].kind)) bytes = RoundUp(bytes, kBlock);
+  if (operand.bytes != bytes)
+    return Wrong(DescribeOp(plan, op), ": ", Describe(content), " is ", bytes, " bytes, not ", operand.bytes);
+  return absl::OkStatus();
+}
+
+absl::Status CheckContent(const StepPlan& plan, const BlockSizes& sizes, int32_t op, const Operand& operand,
+                          const Content& content) {
+  if (IsOfBlock(content.kind)) return CheckSize(plan, op, operand, content, sizes.Of(content));
   if (!IsOfUnit(content.kind)) return absl::OkStatus();
   if (content.unit < 0 || content.unit >= static_cast<int32_t>(plan.chunks.size()) ||
       content.chunk >= static_cast<int32_t>(plan.chunks[content.unit].size()) || content.chunk < -1)
@@ -133,15 +142,12 @@ absl::Status CheckContent(const StepPlan& plan, int32_t op, const Operand& opera
     return Wrong(DescribeOp(plan, op), ": a record without its chunk");
   int64_t begin = 0, end = 0;
   UnitRange(plan, content, &begin, &end);
-  int64_t bytes = end - begin;
-  if (IsStoreTransfer(plan.ops[op].kind)) bytes = RoundUp(bytes, kBlock);
-  if (operand.bytes != bytes)
-    return Wrong(DescribeOp(plan, op), ": ", Describe(content), " is ", bytes, " bytes, not ", operand.bytes);
-  return absl::OkStatus();
+  return CheckSize(plan, op, operand, content, end - begin);
 }
 
 absl::Status CheckOps(const StepPlan& plan) {
   const int32_t ops = static_cast<int32_t>(plan.ops.size());
+  const BlockSizes sizes(plan);
   for (int32_t i = 0; i < ops; ++i) {
     const Op& op = plan.ops[i];
     if (op.lane < 0 || op.lane >= static_cast<int32_t>(plan.lanes.size()))
@@ -155,9 +161,9 @@ absl::Status CheckOps(const StepPlan& plan) {
         return Wrong(DescribeOp(plan, i), ": [", operand.offset, ", +", operand.bytes,
                      ") is not aligned or not inside ", DescribeSlot(plan, operand.slot), " of ", size,
                      " bytes");
-      STRATA_RETURN_IF_ERROR(CheckContent(plan, i, operand, operand.content));
+      STRATA_RETURN_IF_ERROR(CheckContent(plan, sizes, i, operand, operand.content));
       if (operand.access == Access::kReadWrite)
-        STRATA_RETURN_IF_ERROR(CheckContent(plan, i, operand, operand.before));
+        STRATA_RETURN_IF_ERROR(CheckContent(plan, sizes, i, operand, operand.before));
     }
     for (const Dependency& on : op.dependencies) {
       if (on.op < 0 || on.op >= ops || on.distance < 0 || on.distance > 1)

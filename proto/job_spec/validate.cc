@@ -425,8 +425,6 @@ void CheckMemory(const v1::JobSpec& spec, Checker& check) {
   check.Bytes("memory.device", memory.device(), 0, kBudgetMax);
   check.Bytes("memory.host", memory.host(), 0, kBudgetMax);
   check.Bytes("memory.nvme", memory.nvme(), 0, kBudgetMax);
-  check.Require(memory.placement().activations() != v1::TIER_NVME, "memory.placement.activations",
-                "cannot be nvme in this version: write host, device or auto");
   check.Require(
       memory.mode() != v1::MODE_OVERLAP || !(spec.training().grad_clip() > 0), "memory.mode",
       absl::StrCat("overlap updates a block before the global norm is known, so it cannot clip: write "

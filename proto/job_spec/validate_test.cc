@@ -312,8 +312,6 @@ INSTANTIATE_TEST_SUITE_P(
                 "training.precision", "fp32, bf16"},
         BadCase{"Device", [](Spec& s) { Memory(s).set_device(-1); }, "memory.device", "from 0 B"},
         BadCase{"Nvme", [](Spec& s) { Memory(s).set_nvme(INT64_MAX); }, "memory.nvme", "1024 TiB"},
-        BadCase{"ActivationsNvme", [](Spec& s) { Memory(s).mutable_placement()->set_activations(v1::TIER_NVME); },
-                "memory.placement.activations", "host, device or auto"},
         BadCase{"OverlapClip",
                 [](Spec& s) {
                   Memory(s).set_mode(v1::MODE_OVERLAP);

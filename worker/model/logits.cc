@@ -87,16 +87,18 @@ absl::Status HostForward::Allocate(int64_t bytes, Buffer* buffer) {
 
 absl::StatusOr<std::unique_ptr<HostForward>> HostForward::Create(const ModelLayout& layout, Ops& ops) {
   std::unique_ptr<HostForward> forward(new HostForward(layout, ops));
-  int64_t saved = 0, workspace = 0;
+  int64_t saved = 0, rest = 0, workspace = 0;
   for (const Block& block : layout.blocks) {
     if (block.kind == BlockKind::kHead) continue;
     saved = std::max(saved, block.saved_bytes);
+    rest = std::max(rest, block.saved_rest_bytes);
     workspace = std::max(workspace, block.forward_workspace_bytes);
   }
   forward->workspace_bytes_ = workspace;
   STRATA_RETURN_IF_ERROR(forward->Allocate(layout.activation_bytes, &forward->activation_));
   STRATA_RETURN_IF_ERROR(forward->Allocate(layout.activation_bytes, &forward->next_));
   STRATA_RETURN_IF_ERROR(forward->Allocate(saved, &forward->saved_));
+  STRATA_RETURN_IF_ERROR(forward->Allocate(rest, &forward->saved_rest_));
   STRATA_RETURN_IF_ERROR(forward->Allocate(workspace, &forward->workspace_));
   return forward;
 }
@@ -137,6 +139,7 @@ absl::Status HostForward::Logits(std::span<const void* const> unit_params, std::
     args.input = i == 0 ? nullptr : activation_.get();
     args.output = next_.get();
     args.saved = saved_.get();
+    args.saved_rest = saved_rest_.get();
     args.workspace = {workspace_.get(), workspace_bytes_};
     STRATA_RETURN_IF_ERROR(model_->Forward(nullptr, args));
     std::swap(activation_, next_);

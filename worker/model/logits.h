@@ -55,7 +55,7 @@ class HostForward {
   const ModelLayout layout_;
   Ops& ops_;
   std::unique_ptr<BlockCompute> model_;
-  Buffer activation_, next_, saved_, workspace_, logits_;
+  Buffer activation_, next_, saved_, saved_rest_, workspace_, logits_;
   int64_t workspace_bytes_ = 0;
   int64_t logits_capacity_ = 0;  // bytes of logits_
 };

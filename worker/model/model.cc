@@ -37,13 +37,27 @@ class Model final : public BlockCompute {
         return absl::OkStatus();
       case BlockKind::kTransformer:
         STRATA_RETURN_IF_ERROR(CheckPointer(where, "input", args.input));
-        STRATA_RETURN_IF_ERROR(CheckPointer(where, "saved", args.saved));
+        STRATA_RETURN_IF_ERROR(CheckSaved(where, args));
         STRATA_RETURN_IF_ERROR(transformer_.Forward(stream, args), where);
         return absl::OkStatus();
       case BlockKind::kHead:
         break;
     }
     return absl::InvalidArgumentError(absl::StrCat(where, ": the head has no forward but Loss"));
+  }
+
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) override {
+    STRATA_RETURN_IF_ERROR(CheckBlock(args));
+    const Block& block = layout_.blocks[args.block];
+    const std::string where = absl::StrCat("recompute of block ", args.block);
+    if (block.kind != BlockKind::kTransformer) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": only a transformer block saves anything"));
+    }
+    STRATA_RETURN_IF_ERROR(CheckParams(where, block, args));
+    STRATA_RETURN_IF_ERROR(CheckWorkspace(where, args, block.forward_workspace_bytes));
+    STRATA_RETURN_IF_ERROR(CheckSaved(where, args));
+    STRATA_RETURN_IF_ERROR(transformer_.RecomputeRest(stream, args), where);
+    return absl::OkStatus();
   }
 
   absl::Status Backward(Stream* stream, const BlockArgs& args) override {
@@ -61,7 +75,7 @@ class Model final : public BlockCompute {
       case BlockKind::kTransformer:
         STRATA_RETURN_IF_ERROR(CheckParams(where, block, args));
         STRATA_RETURN_IF_ERROR(CheckPointer(where, "input", args.input));
-        STRATA_RETURN_IF_ERROR(CheckPointer(where, "saved", args.saved));
+        STRATA_RETURN_IF_ERROR(CheckSaved(where, args));
         STRATA_RETURN_IF_ERROR(transformer_.Backward(stream, args), where);
         return absl::OkStatus();
       case BlockKind::kHead:
@@ -114,6 +128,10 @@ class Model final : public BlockCompute {
   absl::Status CheckPointer(const std::string& where, const char* what, const void* pointer) const {
     if (pointer != nullptr) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(where, ": ", what, " is null"));
+  }
+  absl::Status CheckSaved(const std::string& where, const BlockArgs& args) const {
+    STRATA_RETURN_IF_ERROR(CheckPointer(where, "saved", args.saved));
+    return CheckPointer(where, "saved_rest", args.saved_rest);
   }
   absl::Status CheckParams(const std::string& where, const Block& block, const BlockArgs& args) const {
     if (args.params.size() != block.units.size()) {

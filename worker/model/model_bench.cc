@@ -73,13 +73,15 @@ class Step {
       : layout_(OrExit(BuildModelLayout(config, dtype, micro_batch, kSeq))),
         ops_(MakeCpuOps(dtype, threads)),
         model_(MakeModel(layout_, *ops_)) {
-    int64_t elements = 0;
+    int64_t elements = 0, rest_bytes = 0;
     for (const ParamUnit& unit : layout_.units) elements = std::max(elements, unit.elements);
     for (const Block& block : layout_.blocks) {
-      saved_bytes_ = std::max(saved_bytes_, RoundUp(block.saved_bytes, kPage));
+      rest_at_ = std::max(rest_at_, RoundUp(block.saved_bytes, kPage));
+      rest_bytes = std::max(rest_bytes, RoundUp(block.saved_rest_bytes, kPage));
       workspace_bytes_ = std::max(
           {workspace_bytes_, block.forward_workspace_bytes, RoundUp(block.backward_workspace_bytes, kPage)});
     }
+    saved_bytes_ = rest_at_ + rest_bytes;
     activation_bytes_ = RoundUp(layout_.activation_bytes, kPage);
     const int64_t blocks = static_cast<int64_t>(layout_.blocks.size());
     const int64_t params_bytes = RoundUp(elements * SizeOf(dtype), kPage);
@@ -136,6 +138,7 @@ class Step {
     args.tokens = args.targets = tokens_.data();
     if (block > 0) args.input = activations_ + (block - 1) * activation_bytes_;
     args.saved = saved_ + block * saved_bytes_;
+    args.saved_rest = saved_ + block * saved_bytes_ + rest_at_;
     args.workspace = {workspace_, workspace_bytes_};
     return args;
   }
@@ -144,7 +147,7 @@ class Step {
   const std::unique_ptr<Ops> ops_;
   const std::unique_ptr<BlockCompute> model_;
   std::unique_ptr<PinnedArena> arena_;
-  int64_t saved_bytes_ = 0, workspace_bytes_ = 0, activation_bytes_ = 0;
+  int64_t saved_bytes_ = 0, rest_at_ = 0, workspace_bytes_ = 0, activation_bytes_ = 0;
   std::vector<const void*> params_;
   std::vector<void*> grads_;
   std::byte* saved_ = nullptr;

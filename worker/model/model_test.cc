@@ -211,8 +211,8 @@ TEST(Model, InputGradientsOfATransformerBlockMatchFiniteDifferences) {
       input[i] = random.Normal(2 * i);
       grad[i] = weight[i] = random.Normal(2 * i + 1);
     }
-    GuardedBuffer saved(block.saved_bytes), forward(block.forward_workspace_bytes),
-        backward(block.backward_workspace_bytes),
+    GuardedBuffer saved(block.saved_bytes), rest(block.saved_rest_bytes),
+        forward(block.forward_workspace_bytes), backward(block.backward_workspace_bytes),
         unit_grad(layout->units[block.units[0]].elements * SizeOf(DType::kF64));
     const std::vector<const void*> params = {step.params()[block.units[0]]};
     const std::vector<void*> grads = {unit_grad.data()};
@@ -221,6 +221,7 @@ TEST(Model, InputGradientsOfATransformerBlockMatchFiniteDifferences) {
     args.params = params;
     args.input = input.data();
     args.saved = saved.data();
+    args.saved_rest = rest.data();
     const auto objective = [&] {
       args.output = output.data();
       args.workspace = {forward.data(), forward.bytes()};

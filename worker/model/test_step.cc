@@ -90,6 +90,7 @@ TestStep::TestStep(const ModelLayout& layout, Ops& ops)
     if (block.kind == BlockKind::kHead) break;
     activations_.push_back(std::make_unique<GuardedBuffer>(layout_.activation_bytes));
     saved_.push_back(std::make_unique<GuardedBuffer>(block.saved_bytes));
+    saved_rest_.push_back(std::make_unique<GuardedBuffer>(block.saved_rest_bytes));
   }
 }
 
@@ -134,6 +135,7 @@ absl::Status TestStep::CheckGuards(const std::string& where) const {
   for (size_t i = 0; i < params_.size(); ++i) STRATA_RETURN_IF_ERROR(check(*params_[i], "parameters", i));
   for (size_t i = 0; i < saved_.size(); ++i) {
     STRATA_RETURN_IF_ERROR(check(*saved_[i], "saved", i));
+    STRATA_RETURN_IF_ERROR(check(*saved_rest_[i], "saved rest", i));
     STRATA_RETURN_IF_ERROR(check(*activations_[i], "activation", i));
   }
   return check(act_grad_, "activation gradient", 0);
@@ -142,13 +144,16 @@ absl::Status TestStep::CheckGuards(const std::string& where) const {
 absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
                                 std::vector<const GuardedBuffer*> read_only) {
   const Block& block = layout_.blocks[index];
-  const std::string where = absl::StrCat(call == Call::kForward    ? "FORWARD"
-                                         : call == Call::kBackward ? "BACKWARD"
-                                                                   : "LOSS",
+  const std::string where = absl::StrCat(call == Call::kForward         ? "FORWARD"
+                                         : call == Call::kRecomputeRest ? "RECOMPUTE"
+                                         : call == Call::kBackward      ? "BACKWARD"
+                                                                        : "LOSS",
                                          " of block ", index);
   const bool with_gradients = args.grad != nullptr;
   GuardedBuffer& workspace =
-      Scratch(call == Call::kForward ? block.forward_workspace_bytes : block.backward_workspace_bytes, 0);
+      Scratch(call == Call::kForward || call == Call::kRecomputeRest ? block.forward_workspace_bytes
+                                                                     : block.backward_workspace_bytes,
+              0);
   if (checks_) workspace.Poison();
   std::vector<const void*> params;
   std::vector<GuardedBuffer*> grads;
@@ -173,6 +178,9 @@ absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
   switch (call) {
     case Call::kForward:
       STRATA_RETURN_IF_ERROR(model_->Forward(nullptr, args));
+      break;
+    case Call::kRecomputeRest:
+      STRATA_RETURN_IF_ERROR(model_->RecomputeRest(nullptr, args));
       break;
     case Call::kBackward:
       STRATA_RETURN_IF_ERROR(model_->Backward(nullptr, args));
@@ -217,11 +225,13 @@ absl::Status TestStep::Forward(std::span<const int32_t> tokens) {
     if (checks_) {
       activations_[i]->Poison();
       saved_[i]->Poison();
+      saved_rest_[i]->Poison();
     }
     BlockArgs args;
     args.tokens = tokens.data();
     args.output = activations_[i]->data();
     args.saved = saved_[i]->data();
+    args.saved_rest = saved_rest_[i]->data();
     std::vector<const GuardedBuffer*> read_only;
     if (i > 0) {
       args.input = activations_[i - 1]->data();
@@ -229,6 +239,27 @@ absl::Status TestStep::Forward(std::span<const int32_t> tokens) {
     }
     STRATA_RETURN_IF_ERROR(RunBlock(Call::kForward, static_cast<int>(i), args, read_only));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TestStep::Recompute(int index, BlockArgs args, std::vector<const GuardedBuffer*> inputs) {
+  GuardedBuffer& output = *activations_[index];
+  GuardedBuffer& saved = *saved_[index];
+  GuardedBuffer& rest = *saved_rest_[index];
+  const uint32_t output_crc = output.Crc(), saved_crc = saved.Crc(), rest_crc = rest.Crc();
+  for (GuardedBuffer* buffer : {&output, &saved, &rest}) buffer->Poison();
+  args.output = output.data();
+  args.saved = saved.data();
+  args.saved_rest = rest.data();
+  STRATA_RETURN_IF_ERROR(RunBlock(Call::kForward, index, args, inputs));
+  if (output.Crc() != output_crc || saved.Crc() != saved_crc || rest.Crc() != rest_crc)
+    return absl::InternalError(absl::StrCat("recomputing block ", index, " gave other bits"));
+  if (layout_.blocks[index].saved_rest_bytes == 0) return absl::OkStatus();
+  rest.Poison();
+  args.input = args.output = nullptr;
+  STRATA_RETURN_IF_ERROR(RunBlock(Call::kRecomputeRest, index, args, {&saved}));
+  if (rest.Crc() != rest_crc)
+    return absl::InternalError(absl::StrCat("recomputing the rest of block ", index, " gave other bits"));
   return absl::OkStatus();
 }
 
@@ -265,21 +296,12 @@ absl::Status TestStep::Run(std::span<const int32_t> tokens, std::span<const int3
     block_args.input = i > 0 ? activations_[i - 1]->data() : nullptr;
     std::vector<const GuardedBuffer*> inputs;
     if (i > 0) inputs.push_back(activations_[i - 1].get());
-    if (recompute) {
-      const uint32_t output = activations_[i]->Crc(), saved = saved_[i]->Crc();
-      activations_[i]->Poison();
-      saved_[i]->Poison();
-      block_args.output = activations_[i]->data();
-      block_args.saved = saved_[i]->data();
-      STRATA_RETURN_IF_ERROR(RunBlock(Call::kForward, i, block_args, inputs));
-      if (activations_[i]->Crc() != output || saved_[i]->Crc() != saved) {
-        return absl::InternalError(absl::StrCat("recomputing block ", i, " gave other bits"));
-      }
-      block_args.output = nullptr;
-    }
+    if (recompute) STRATA_RETURN_IF_ERROR(Recompute(i, block_args, inputs));
     block_args.saved = saved_[i]->data();
+    block_args.saved_rest = saved_rest_[i]->data();
     block_args.grad = act_grad_.data();
     inputs.push_back(saved_[i].get());
+    inputs.push_back(saved_rest_[i].get());
     STRATA_RETURN_IF_ERROR(RunBlock(Call::kBackward, i, block_args, inputs));
   }
   return absl::OkStatus();

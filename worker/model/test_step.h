@@ -68,16 +68,18 @@ class TestStep {
   absl::Status LossOnly(std::span<const int32_t> tokens, std::span<const int32_t> targets, double* loss);
   // Gradients of gradient_scale * (sum of losses) for every unit, added over the blocks that share it. With
   // `recompute`, every block's forward runs a second time before its backward, into poisoned buffers, and
-  // must give the same bits.
+  // must give the same bits; then what can be made from the saved part alone is, once more.
   absl::Status Run(std::span<const int32_t> tokens, std::span<const int32_t> targets, double gradient_scale,
                    bool recompute, double* loss);
   double Grad(int unit, int64_t element) const { return grads_[unit][element]; }
   const std::vector<std::vector<double>>& grads() const { return grads_; }
 
  private:
-  enum class Call { kForward, kBackward, kLoss };
+  enum class Call { kForward, kRecomputeRest, kBackward, kLoss };
 
   absl::Status Forward(std::span<const int32_t> tokens);
+  // The block's forward again, then its rest from its saved part.
+  absl::Status Recompute(int block, BlockArgs args, std::vector<const GuardedBuffer*> inputs);
   // Runs one operation with poisoned workspace and, if it writes gradients, poisoned gradient buffers; checks
   // guards and read-only buffers.
   absl::Status RunBlock(Call call, int block, BlockArgs args, std::vector<const GuardedBuffer*> read_only);
@@ -88,7 +90,7 @@ class TestStep {
   std::unique_ptr<BlockCompute> model_;
   std::vector<std::unique_ptr<GuardedBuffer>> params_;
   std::vector<std::unique_ptr<GuardedBuffer>> activations_;  // [i]: output of block i
-  std::vector<std::unique_ptr<GuardedBuffer>> saved_;
+  std::vector<std::unique_ptr<GuardedBuffer>> saved_, saved_rest_;
   GuardedBuffer act_grad_;
   // Workspaces and gradients: one of each size and use, since a fresh page costs more than the tests'
   // arithmetic.

@@ -160,7 +160,7 @@ absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) co
   void* const qkv = At(args.saved, saved_.qkv);
   void* const attention = At(args.saved, saved_.attention);
   void* const residual = At(args.saved, saved_.residual);
-  void* const ffn_in = At(args.saved, saved_.ffn_in);
+  void* const ffn_in = At(args.saved_rest, saved_.ffn_in);
   void* const activated = At(work, forward_.activated);
   const int64_t hidden = config_.hidden;
   const int64_t stream_elements = rows_ * hidden;
@@ -175,9 +175,7 @@ absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) co
       "attention output projection");
   STRATA_RETURN_IF_ERROR(ops_.Add(stream, stream_elements, args.input, residual, residual), "first residual");
 
-  STRATA_RETURN_IF_ERROR(math.NormForward(norm2_, rows_, residual, params, normed, mean, rstd),
-                         "second norm");
-  STRATA_RETURN_IF_ERROR(GroupForward(math, ffn_in_, normed, params, ffn_in), "MLP input projection");
+  STRATA_RETURN_IF_ERROR(FfnInForward(math, args));
   STRATA_RETURN_IF_ERROR(ActivationForward(math, ffn_in, activated), "activation");
   STRATA_RETURN_IF_ERROR(
       math.LinearForward(ffn_out_, rows_, {activated, config_.ffn}, params, MatrixView{args.output, hidden}),
@@ -185,6 +183,24 @@ absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) co
   STRATA_RETURN_IF_ERROR(ops_.Add(stream, stream_elements, residual, args.output, args.output),
                          "second residual");
   return absl::OkStatus();
+}
+
+// Forward and RecomputeRest make the rest by the same calls, so with the same bits.
+absl::Status TransformerBlock::FfnInForward(BlockMath& math, const BlockArgs& args) const {
+  void* const work = args.workspace.data;
+  const void* const params = args.params[0];
+  void* const normed = At(work, forward_.normed);
+  STRATA_RETURN_IF_ERROR(math.NormForward(norm2_, rows_, At(args.saved, saved_.residual), params, normed,
+                                          At(work, forward_.mean), At(work, forward_.rstd)),
+                         "second norm");
+  STRATA_RETURN_IF_ERROR(GroupForward(math, ffn_in_, normed, params, At(args.saved_rest, saved_.ffn_in)),
+                         "MLP input projection");
+  return absl::OkStatus();
+}
+
+absl::Status TransformerBlock::RecomputeRest(Stream* stream, const BlockArgs& args) const {
+  BlockMath math(ops_, stream, {At(args.workspace.data, forward_.op), forward_.op.bytes});
+  return FfnInForward(math, args);
 }
 
 absl::Status TransformerBlock::Backward(Stream* stream, const BlockArgs& args) const {
@@ -198,9 +214,8 @@ absl::Status TransformerBlock::MlpBackward(BlockMath& math, const BlockArgs& arg
   void* const work = args.workspace.data;
   const void* const params = args.params[0];
   void* const grads = args.grads[0];
-  const void* const saved = args.saved;
-  const void* const residual = At(saved, saved_.residual);
-  const void* const ffn_in = At(saved, saved_.ffn_in);
+  const void* const residual = At(args.saved, saved_.residual);
+  const void* const ffn_in = At(args.saved_rest, saved_.ffn_in);
   void* const activated = At(work, backward_.activated);
   void* const ffn_grad = At(work, backward_.ffn_grad);
   void* const normed = At(work, backward_.mlp_normed);

@@ -27,6 +27,7 @@ class TransformerBlock {
 
   // BlockCompute's calls; arguments have been checked.
   absl::Status Forward(Stream* stream, const BlockArgs& args) const;
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) const;
   absl::Status Backward(Stream* stream, const BlockArgs& args) const;
 
  private:
@@ -44,6 +45,8 @@ class TransformerBlock {
   // dx = sum over the layers; parameter gradients overwritten.
   absl::Status GroupBackward(BlockMath& math, const LinearGroup& group, const void* x, const void* dy,
                              const void* params, void* dx, void* grads) const;
+  // norm2 and the MLP's input projection: from `saved` to `saved_rest`.
+  absl::Status FfnInForward(BlockMath& math, const BlockArgs& args) const;
   absl::Status Rotate(BlockMath& math, void* qkv, bool inverse) const;
   AttentionArgs MakeAttention(BlockMath& math, const void* saved) const;
   absl::Status ActivationForward(BlockMath& math, const void* in, void* out) const;

@@ -239,6 +239,16 @@ inline const Setting kSettings[] = {
        m.set_io_threads(4);
        m.set_chunk(100'000);
      }},
+    {"activations on NVMe",
+     [](v1::MemorySpec& m) { Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_NVME); }},
+    {"activations on NVMe, prefetch 1, one I/O thread",
+     [](v1::MemorySpec& m) {
+       Place(m, v1::TIER_HOST, v1::TIER_DEVICE, v1::TIER_HOST, v1::TIER_NVME);
+       m.set_prefetch_depth(1);
+       m.set_io_threads(1);
+     }},
+    {"gradients on NVMe",
+     [](v1::MemorySpec& m) { Place(m, v1::TIER_NVME, v1::TIER_NVME, v1::TIER_NVME, v1::TIER_NVME); }},
     {"one chunk per unit", [](v1::MemorySpec& m) { m.set_chunk(8 * kMiB); }},
 };
 

@@ -36,6 +36,9 @@ class GradientTap : public BlockCompute {
   absl::Status Forward(Stream* stream, const BlockArgs& args) override {
     return model_->Forward(stream, args);
   }
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) override {
+    return model_->RecomputeRest(stream, args);
+  }
   absl::Status Backward(Stream* stream, const BlockArgs& args) override {
     const absl::Status status = model_->Backward(stream, args);
     if (status.ok()) OnGradients(args, (losses_ - 1) / micro_batches_, (losses_ - 1) % micro_batches_);
