@@ -25,6 +25,7 @@ struct Memory {
     for (const Block& block : layout.blocks) {
       inputs.emplace_back(layout.activation_bytes);
       saved.emplace_back(block.saved_bytes);
+      saved_rest.emplace_back(block.saved_rest_bytes);
       grads.emplace_back();
       for (const int unit : block.units) grads.back().emplace_back(layout.units[unit].elements, 7.0f);
     }
@@ -46,6 +47,7 @@ struct Memory {
     args.input = inputs[block].data();
     args.output = block + 1 < static_cast<int>(inputs.size()) ? inputs[block + 1].data() : nullptr;
     args.saved = saved[block].data();
+    args.saved_rest = saved_rest[block].data();
     args.grad = gradient.data();
     args.loss = loss;
     args.gradient_scale = 1.0 / static_cast<double>(layout.seq);
@@ -67,7 +69,7 @@ struct Memory {
 
   const ModelLayout& layout;
   std::vector<int32_t> batch;
-  std::vector<std::vector<std::byte>> params, inputs, saved;
+  std::vector<std::vector<std::byte>> params, inputs, saved, saved_rest;
   std::vector<std::vector<std::vector<float>>> grads;  // [block][unit of the block]
   std::vector<std::byte> gradient;
   double loss[2] = {0, 0};
@@ -180,6 +182,13 @@ TEST(SyntheticComputeTest, WrongStaleAndTornBuffersAreDataLoss) {
             kLost)
       << "torn activation";
   EXPECT_EQ(backward([&](Memory& m) { m.saved[1].back() ^= std::byte{1}; }), kLost) << "short copy";
+  EXPECT_EQ(backward([&](Memory& m) { m.saved_rest[1] = old.saved_rest[1]; }), kLost) << "stale rest";
+  EXPECT_EQ(backward([&](Memory& m) {
+              std::fill(m.saved_rest[1].begin(), m.saved_rest[1].end(), std::byte{0});
+              EXPECT_TRUE(compute.RecomputeRest(nullptr, m.Args(1)).ok());
+            }),
+            absl::StatusCode::kOk)
+      << "the rest computed again";
 }
 
 TEST(SyntheticComputeTest, AnInjectionHitsItsTensorInItsStepOnly) {
