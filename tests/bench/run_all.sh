@@ -20,3 +20,5 @@ echo "== NVMe store against fio"
 STORE_BENCH="$STRATA_BIN/offload/store/store_bench" tests/bench/nvme_vs_fio.sh --path strata-runs
 echo "== AdamW against a pass of the same accesses"
 "$STRATA_BIN/kernels/optimizer/adamw_bench"
+echo "== the offload engine: stream against fio, overlap, half in memory, predictions"
+tests/bench/offload.py --path strata-runs || true
