@@ -89,6 +89,7 @@ def main():
                   f"MiB, device {budgets['device'] / MIB:.0f} MiB, cgroup {limit / MIB:.0f} MiB\n"
                   f"peaks {summary['peak_bytes']}, RSS {rss / MIB:.1f} MiB of {planned / MIB:.1f} planned ({rss / planned:.3f} x), cgroup "
                   f"{peak / MIB:.1f} MiB, {cgroup.read('memory.failcnt').strip()} times at its limit, step {summary['step_ms']:.0f} ms")
+            assert summary["peak_bytes"] == summary["planned_peak_bytes"]
             assert summary["peak_bytes"]["host"] >= 0.8 * budgets["host"], "the budget is made use of"
             assert 0.85 * planned <= rss <= 1.15 * planned, "RSS within 15 %"
             for one, other in zip(free["steps"], capped["steps"]):
