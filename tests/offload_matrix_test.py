@@ -3,6 +3,7 @@
 the same for all homes, chunks, threads, depths, modes, instruction sets, paths and I/O backends. The synthetic model has
 odd shapes, two parameter groups, a tied and frozen tensors."""
 
+import concurrent.futures
 import json
 import os
 import shutil
@@ -77,7 +78,7 @@ class OffloadMatrixTest(unittest.TestCase):
         clipped = [step["grad_norm"] > CLIP for step in self.plain["steps"]]
         self.assertEqual(set(clipped), {False, True}, "some steps clip, some do not")
         self.assertEqual(len({step["state_hash"] for step in self.plain["steps"]}), len(clipped), "every step changes the states")
-        seen = 0
+        wanted = []
         for homes, text in SETTINGS:
             flags = text.split()
             isa = flags[flags.index("--isa") + 1] if "--isa" in flags else ""
@@ -87,13 +88,16 @@ class OffloadMatrixTest(unittest.TestCase):
             paths = 3 if "PATHS" in flags else 1
             flags = [flag for flag in flags if flag != "PATHS"]
             flags += [word for name, home in zip(CLASSES, homes) for word in (f"--{name}-home", home)]
-            overlap = flags[flags.index("--mode") + 1] == "overlap"
-            report = self.bench(["--clip", "0" if overlap else str(CLIP), *flags], paths)
-            self.assertEqual(self.bits(report), self.bits(self.unclipped if overlap else self.plain), flags)
+            flags += ["--clip", "0" if "overlap" in flags else str(CLIP)]
+            wanted.append((homes, flags, paths))
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:  # disk and processor take turns
+            reports = list(pool.map(lambda one: self.bench(one[1], one[2]), wanted))
+        for (homes, flags, _), report in zip(wanted, reports):
+            expected = self.unclipped if "overlap" in flags else self.plain
+            self.assertEqual(self.bits(report), self.bits(expected), flags)
             self.check_it_was_so(report, homes, flags, clipped)
-            seen += 1
-        print(f"{seen} settings, {len(clipped)} steps each: {self.plain['summary']['state_hash']}")
-        self.assertGreaterEqual(seen, 12)
+        print(f"{len(reports)} settings, {len(clipped)} steps each: {self.plain['summary']['state_hash']}")
+        self.assertGreaterEqual(len(reports), 12)
 
     def check_it_was_so(self, report, homes, flags, clipped):
         plan, summary = report["plan"], report["summary"]
@@ -115,12 +119,7 @@ class OffloadMatrixTest(unittest.TestCase):
             self.assertEqual(ladder["io_uring"]["chosen"], value("--io-backend"), flags)
         if "--buffered" in flags:
             self.assertEqual(ladder["o_direct"]["chosen"], "buffered", flags)
-        for tier, planned in summary["planned_peak_bytes"].items():
-            # Sums that are all still in host memory need no slots to come back into: then less is used than is planned.
-            if homes[1] == N and tier == H:
-                self.assertLessEqual(summary["peak_bytes"][tier], planned, flags)
-            else:
-                self.assertEqual(summary["peak_bytes"][tier], planned, (tier, flags))
+        self.assertEqual(summary["peak_bytes"], summary["planned_peak_bytes"], flags)
         self.assertEqual(summary["checksum_errors"], 0)
 
     def test_another_seed_and_the_mode_that_says_so_change_the_states(self):

@@ -116,9 +116,12 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
   resources.store = engine->store_.get();
   resources.compute = &compute;
   resources.host_state_ops = &state_ops;
-  resources.make_engine = [backend = options.io_backend, read_depth = options.read_depth,
-                           write_depth = options.write_depth](IoOp op) {
-    return CreateIoEngine({.backend = backend, .depth = op == IoOp::kRead ? read_depth : write_depth});
+  resources.make_engine =
+      [backend = options.io_backend, read_depth = options.read_depth, write_depth = options.write_depth,
+       wrap = options.wrap_io_engine](IoOp op) -> absl::StatusOr<std::unique_ptr<IoEngine>> {
+    auto io = CreateIoEngine({.backend = backend, .depth = op == IoOp::kRead ? read_depth : write_depth});
+    if (io.ok() && wrap) return wrap(*std::move(io));
+    return io;
   };
   STRATA_ASSIGN_OR_RETURN(engine->train_, Executor::Create(plan.train, resources, options.train));
   STRATA_RETURN_IF_ERROR(WithCause(CheckRequired(engine->ladder(), options.required), kCauseUser));

@@ -21,6 +21,7 @@
 #include "offload/engine/ladder.h"
 #include "offload/exec/executor.h"
 #include "offload/exec/state_access.h"
+#include "offload/io/io_engine.h"
 #include "offload/io/io_factory.h"
 #include "offload/model/model_layout.h"
 #include "offload/plan/planner.h"
@@ -44,6 +45,8 @@ struct RankEngineOptions {
   PinnedArenaOptions host;        // `bytes` is the plan's
   std::vector<Feature> required;  // kFailedPrecondition where one cannot be had
   ExecutorOptions train;
+  // For tests: puts an engine around each one that the lanes get, such as a disk that fails.
+  std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap_io_engine;
 };
 
 class RankEngine {

@@ -143,7 +143,8 @@ absl::StatusOr<PathInfo> Probe(const std::string& path) {
   const std::unique_ptr<unsigned char, FreeDeleter> buffer(
       static_cast<unsigned char*>(aligned_alloc(2 * kProbeBytes, 2 * kProbeBytes)));
   if (buffer == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory to probe ", path));
-  STRATA_RETURN_IF_ERROR(WriteAndReadBack(fd.get(), path, buffer.get(), kProbeBytes, 0, /*salt=*/1));
+  STRATA_RETURN_IF_ERROR(WriteAndReadBack(fd.get(), path, buffer.get(), kProbeBytes, 0, /*salt=*/1), "with ",
+                         info.free_bytes, " bytes free");
   info.writable = true;
   STRATA_RETURN_IF_ERROR(ProbeDirect(fd.get(), buffer.get(), info));
   return info;

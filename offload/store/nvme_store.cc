@@ -162,7 +162,8 @@ absl::Status NvmeStore::OpenPaths(const StoreLayout& layout) {
   STRATA_ASSIGN_OR_RETURN(report_.capacity_bytes, CapacityBytes(layout));
   std::vector<PathInfo> probed;
   for (const NvmePath& path : options_.paths) {
-    STRATA_ASSIGN_OR_RETURN(PathInfo info, ProbePath(path.path), "NVMe path");
+    STRATA_ASSIGN_OR_RETURN(PathInfo info, ProbePath(path.path), "NVMe path, of a store that needs ",
+                            report_.capacity_bytes, " bytes");
     probed.push_back(std::move(info));
   }
   for (size_t i = 0; i < probed.size(); ++i) STRATA_RETURN_IF_ERROR(OpenPath(options_.paths[i], probed[i]));
