@@ -1,34 +1,94 @@
 #include "offload/plan/placement_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "common/checked.h"
+#include "offload/plan/recompute_search.h"
+#include "offload/plan/simulator.h"
 
 namespace strata {
 namespace {
 
 constexpr Tier kUp[] = {Tier::kNvme, Tier::kHost, Tier::kDevice};
 
+// Bytes are told apart so finely: near enough to the optimum, and quick for a hundred blocks.
+constexpr int kChainBuckets = 20;
+
 bool Allowed(const std::optional<Tier>& wish, Tier tier) { return !wish.has_value() || *wish == tier; }
 
 int64_t& At(TierBytes& bytes, Tier tier) { return bytes[static_cast<int>(tier)]; }
 int64_t At(const TierBytes& bytes, Tier tier) { return bytes[static_cast<int>(tier)]; }
 
+// A wish that keeps something has it swapped where the device is too small.
+std::vector<Keeping> Keepings(const std::optional<Recompute>& wish) {
+  switch (wish.value_or(Recompute::kOptimal)) {
+    case Recompute::kNone:
+    case Recompute::kSelective:
+      return {{*wish, Tier::kHost}, {*wish, Tier::kDevice}, {*wish, Tier::kNvme}};
+    case Recompute::kFull:
+    case Recompute::kSqrt:
+      return {{*wish}};
+    case Recompute::kOptimal:
+      break;
+  }
+  return {{Recompute::kFull}, {Recompute::kNone}};
+}
+
+// Transformer blocks are 1 .. head - 1.
+void ApplyPolicy(Recompute policy, int head, PlanChoice* choice) {
+  const int segment = std::max(1, static_cast<int>(std::lround(std::sqrt(static_cast<double>(head - 1)))));
+  for (int b = 1; b < head; ++b) {
+    PlanChoice::BlockChoice& block = choice->blocks[b];
+    block.saved = policy == Recompute::kNone        ? PlanChoice::Saved::kKeep
+                  : policy == Recompute::kSelective ? PlanChoice::Saved::kSelective
+                                                    : PlanChoice::Saved::kRecompute;
+    block.checkpoint = policy != Recompute::kSqrt || (b - 1) % segment == 0;
+  }
+}
+
+void MoveBlock(Move move, PlanChoice::BlockChoice* block) {
+  switch (move) {
+    case Move::kKeepSaved:
+      block->saved = PlanChoice::Saved::kKeep;
+      block->saved_home = Tier::kDevice;
+      block->checkpoint = true;
+      break;
+    case Move::kSavedToHost:
+      if (block->saved_home == Tier::kNvme) block->saved_home = Tier::kHost;
+      break;
+    case Move::kSavedUp:
+      block->saved_home = Tier::kDevice;
+      break;
+    case Move::kActivationsToHost:
+      if (block->activation == Tier::kNvme) block->activation = Tier::kHost;
+      break;
+    default:
+      block->activation = Tier::kDevice;
+      break;
+  }
+}
+
 }  // namespace
 
 PlacementSearch::PlacementSearch(const PlanRequest& request) : request_(request), facts_(*request.layout) {
-  for (const bool keep : {false, true}) {
-    if (request.recompute.has_value() && keep != (*request.recompute == Recompute::kNone)) continue;
-    for (const Tier activation : {Tier::kHost, Tier::kDevice, Tier::kNvme}) {
-      if (!Allowed(request.activations, activation)) continue;
-      if (activation == Tier::kNvme && !request.activations.has_value()) continue;
-      for (const Tier params : kUp) {
-        for (const Tier gradients : {Tier::kHost, Tier::kDevice, Tier::kNvme}) {
-          if (gradients == Tier::kNvme && !request.gradients.has_value()) continue;
-          for (const Tier record : kUp) AddBase(params, gradients, record, activation, keep);
+  constexpr Tier kHomes[] = {Tier::kHost, Tier::kDevice, Tier::kNvme};
+  const bool sums_stay = request.mode == Mode::kDelayed;  // those of two steps, not on NVMe
+  for (const Keeping& keeping : Keepings(request.recompute)) {
+    for (const Tier activation : kHomes) {
+      for (const Tier gradients : kHomes) {
+        if (gradients == Tier::kNvme && sums_stay && !request.gradients.has_value()) continue;
+        // What comes and goes in every micro-batch: sums go to NVMe first, then activations. Relief takes
+        // back what the host has room for.
+        if (activation == Tier::kNvme && !request.activations.has_value() && gradients != Tier::kNvme &&
+            !request.gradients.has_value() && !sums_stay)
+          continue;
+        for (const Tier params : kUp) {
+          for (const Tier record : kUp) AddBase(params, gradients, record, activation, keeping);
         }
       }
     }
@@ -38,15 +98,22 @@ PlacementSearch::PlacementSearch(const PlanRequest& request) : request_(request)
   std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) {
     return request.layout->units[a].elements < request.layout->units[b].elements;
   });
-  std::vector<std::pair<int64_t, size_t>> order;
-  for (size_t i = 0; i < bases_.size(); ++i) order.emplace_back(At(Peak(bases_[i]), Tier::kDevice), i);
+  // Of equal ones those that trouble the drive least.
+  std::vector<std::tuple<int64_t, int, size_t>> order;
+  for (size_t i = 0; i < bases_.size(); ++i) {
+    const PlanChoice::BlockChoice& block = bases_[i].blocks[1];
+    const int on_nvme = (bases_[i].units[0].gradients == Tier::kNvme) + (block.activation == Tier::kNvme) +
+                        (block.saved_home == Tier::kNvme);
+    order.emplace_back(At(Peak(bases_[i]), Tier::kDevice), on_nvme, i);
+  }
   std::sort(order.begin(), order.end());
   std::vector<PlanChoice> sorted;
-  for (const auto& [bytes, i] : order) sorted.push_back(std::move(bases_[i]));
+  for (const auto& [bytes, on_nvme, i] : order) sorted.push_back(std::move(bases_[i]));
   bases_ = std::move(sorted);
 }
 
-void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier activation, bool keep) {
+void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier activation,
+                              const Keeping& keeping) {
   if (!Allowed(request_.params, params) || !Allowed(request_.gradients, gradients) ||
       !Allowed(request_.optimizer, record))
     return;
@@ -60,10 +127,9 @@ void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier act
   choice.prefetch_depth = request_.prefetch_depth > 0 ? request_.prefetch_depth : 1;
   if (request_.io_threads != 0) choice.io_threads = request_.io_threads;
   choice.units.assign(request_.layout->units.size(), PlanChoice::UnitHome{params, gradients, record});
-  choice.blocks.assign(
-      request_.layout->blocks.size(),
-      PlanChoice::BlockChoice{.saved = keep ? PlanChoice::Saved::kKeep : PlanChoice::Saved::kRecompute,
-                              .activation = activation});
+  choice.blocks.assign(request_.layout->blocks.size(),
+                       PlanChoice::BlockChoice{.saved_home = keeping.home, .activation = activation});
+  ApplyPolicy(keeping.policy, facts_.head, &choice);
   bases_.push_back(std::move(choice));
 }
 
@@ -76,12 +142,18 @@ bool PlacementSearch::Within(const TierBytes& peak, const TierBytes& budget) {
 
 int PlacementSearch::Movable(Move move) const {
   const PlanRequest& r = request_;
-  const bool blocks = move == Move::kKeepSaved || move == Move::kActivationsUp;
+  const bool blocks = move <= Move::kActivationsUp;
   bool free = true;
   switch (move) {
     case Move::kKeepSaved:
       free = !r.recompute.has_value();
       break;
+    case Move::kOptimizeSaved:
+      return 0;
+    case Move::kSavedToHost:
+    case Move::kSavedUp:
+      break;
+    case Move::kActivationsToHost:
     case Move::kActivationsUp:
       free = !r.activations.has_value();
       break;
@@ -90,6 +162,7 @@ int PlacementSearch::Movable(Move move) const {
     case Move::kHostParamsToDevice:
       free = !r.params.has_value();
       break;
+    case Move::kGradientsToHost:
     case Move::kGradientsUp:
       free = !r.gradients.has_value();
       break;
@@ -108,12 +181,8 @@ int PlacementSearch::Movable(Move move) const {
 
 PlanChoice PlacementSearch::Moved(PlanChoice choice, Move move, int count) const {
   for (int i = 0; i < count; ++i) {
-    if (move == Move::kKeepSaved) {
-      choice.blocks[i + 1].saved = PlanChoice::Saved::kKeep;
-      continue;
-    }
-    if (move == Move::kActivationsUp) {
-      choice.blocks[i + 1].activation = Tier::kDevice;
+    if (move <= Move::kActivationsUp) {
+      MoveBlock(move, &choice.blocks[i + 1]);
       continue;
     }
     PlanChoice::UnitHome& home = choice.units[order_[i]];
@@ -126,6 +195,9 @@ PlanChoice PlacementSearch::Moved(PlanChoice choice, Move move, int count) const
         break;
       case Move::kHostParamsToDevice:
         if (home.params == Tier::kHost) home.params = Tier::kDevice;
+        break;
+      case Move::kGradientsToHost:
+        if (home.gradients == Tier::kNvme) home.gradients = Tier::kHost;
         break;
       case Move::kGradientsUp:
         home.gradients = Tier::kDevice;
@@ -153,9 +225,11 @@ std::optional<PlanChoice> PlacementSearch::Relieve(const PlanChoice& choice, con
     Move move;
   };
   constexpr Step kSteps[] = {
-      {Tier::kNvme, Move::kRecordsToHost}, {Tier::kNvme, Move::kParamsToHost},
-      {Tier::kHost, Move::kGradientsUp},   {Tier::kHost, Move::kHostParamsToDevice},
-      {Tier::kHost, Move::kActivationsUp}, {Tier::kHost, Move::kRecordsToDevice},
+      {Tier::kNvme, Move::kRecordsToHost},   {Tier::kNvme, Move::kParamsToHost},
+      {Tier::kNvme, Move::kGradientsToHost}, {Tier::kNvme, Move::kActivationsToHost},
+      {Tier::kNvme, Move::kSavedToHost},     {Tier::kHost, Move::kSavedUp},
+      {Tier::kHost, Move::kGradientsUp},     {Tier::kHost, Move::kHostParamsToDevice},
+      {Tier::kHost, Move::kActivationsUp},   {Tier::kHost, Move::kRecordsToDevice},
   };
   const TierBytes peak = Peak(choice);
   if (Within(peak, budget)) return choice;
@@ -225,9 +299,89 @@ std::optional<int64_t> PlacementSearch::Minimum(Tier tier, TierBytes budget) con
   return best;
 }
 
+// What `bare`, which computes everything again, leaves of the budget, and of the time of the link and the
+// drive.
+ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& budget) const {
+  const ModelLayout& layout = *request_.layout;
+  const ComputeRates& rates = request_.profile.rates(layout.compute_dtype);
+  const TierBytes peak = Peak(bare);
+  ChainProblem problem;
+  problem.input_home = bare.blocks[1].activation;
+  int64_t running = 0;
+  double compute_seconds = 0;
+  for (int b = 1; b < facts_.head; ++b) {
+    const Block& block = layout.blocks[b];
+    ChainBlock chain;
+    chain.forward_seconds = ForwardSeconds(block, rates);
+    chain.rest_seconds = RestSeconds(block, rates);
+    chain.selective_bytes = block.saved_rest_bytes > 0 ? RoundUp(block.saved_bytes, kSlotAlignment) : 0;
+    chain.saved_bytes =
+        RoundUp(block.saved_bytes, kSlotAlignment) + RoundUp(block.saved_rest_bytes, kSlotAlignment);
+    chain.input_bytes = RoundUp(layout.activation_bytes, kSlotAlignment);
+    running = std::max(running, chain.saved_bytes);
+    // Its backward pass takes about twice its forward pass.
+    compute_seconds += 3 * chain.forward_seconds;
+    problem.blocks.push_back(chain);
+  }
+  for (int t = 0; t < kTierCount; ++t) problem.budget[t] = std::max<int64_t>(0, budget[t] - peak[t]);
+  At(problem.budget, Tier::kDevice) += running;
+  At(problem.budget, problem.input_home) += (facts_.head - 1) * problem.blocks[0].input_bytes;
+  const MachineProfile& profile = request_.profile;
+  problem.link_seconds_per_byte = 1 / profile.d2h_bytes_per_second + 1 / profile.h2d_bytes_per_second;
+  problem.nvme_seconds_per_byte =
+      1 / profile.nvme_write_bytes_per_second + 1 / profile.nvme_read_bytes_per_second;
+  // What the link and the drive have left of the time that computing takes: parameters come twice and
+  // gradients go once in each micro-batch; records come and go once in a step.
+  double link = 0, nvme = 0;
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    const auto n = static_cast<double>(layout.units[u].elements);
+    const PlanChoice::UnitHome& home = bare.units[u];
+    const double params = n * static_cast<double>(facts_.param_size);
+    if (home.params != Tier::kDevice) link += 2 * params / profile.h2d_bytes_per_second;
+    if (home.gradients != Tier::kDevice)
+      link += n * static_cast<double>(facts_.acc_size) / profile.d2h_bytes_per_second;
+    if (home.params == Tier::kNvme) nvme += 2 * params / profile.nvme_read_bytes_per_second;
+    if (home.record == Tier::kNvme)
+      nvme += n * kRecordBytesPerElement * problem.nvme_seconds_per_byte /
+              static_cast<double>(bare.micro_batches);
+  }
+  problem.link_slack_seconds = std::max(0.0, compute_seconds - link);
+  problem.nvme_slack_seconds = std::max(0.0, compute_seconds - nvme);
+  problem.max_segment = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(facts_.head - 1))));
+  return problem;
+}
+
+// What recompute_search.h finds is laid out and counted; where pools make it take more than the search counts
+// with, it is given so much less.
+PlanChoice PlacementSearch::OptimizeSaved(const PlanChoice& choice, const TierBytes& budget) const {
+  PlanChoice bare = choice;
+  ApplyPolicy(Recompute::kFull, facts_.head, &bare);
+  ChainProblem problem = ChainOf(bare, budget);
+  for (int attempt = 0; attempt < 4; ++attempt) {
+    const std::optional<ChainSolution> solution = SolveChain(problem, kChainBuckets);
+    if (!solution.has_value()) return choice;
+    PlanChoice better = bare;
+    for (int b = 1; b < facts_.head; ++b) {
+      const PlanChoice::BlockChoice& found = solution->blocks[b - 1];
+      better.blocks[b].saved = found.saved;
+      better.blocks[b].saved_home = found.saved_home;
+      better.blocks[b].checkpoint = found.checkpoint;
+    }
+    const TierBytes now = Peak(better);
+    if (Within(now, budget)) return better;
+    for (int t = 0; t < kTierCount; ++t)
+      problem.budget[t] -= std::min(problem.budget[t], std::max<int64_t>(0, now[t] - budget[t]));
+  }
+  return choice;
+}
+
 PlanChoice PlacementSearch::Fill(PlanChoice choice, const std::vector<Move>& order,
                                  const TierBytes& budget) const {
   for (const Move move : order) {
+    if (move == Move::kOptimizeSaved) {
+      choice = OptimizeSaved(choice, budget);
+      continue;
+    }
     const int all = Movable(move);
     if (all == 0) continue;
     if (PlanChoice moved = Moved(choice, move, all); Within(Peak(moved), budget)) {

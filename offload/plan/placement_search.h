@@ -1,8 +1,10 @@
 // Placement search: which choices fit budgets, and which fitting choice is generous with them.
 //
 // What fits is decided over a fixed family of choices, so that "the smallest budget" has an exact meaning:
-//  - *bases*: one home per class for all units (parameters, gradients, records, activations), recompute all
-//    or none, as far as the wishes allow them, at the smallest prefetch depth;
+//  - *bases*: one home per class for all units (parameters, gradients, records, activations), one recompute
+//    policy for all blocks (none or full; sqrt and selective where they are asked for) with one home for what
+//    it keeps (beyond the device where it is asked for), as far as the wishes allow them, at the smallest
+//    prefetch depth;
 //  - *relief*: from a base that is over budget on NVMe or in the host, the first k units or blocks of a class
 //    move one tier up, k the smallest that helps or all of them.
 // Fits() asks whether any of them fits; Minimum() is the smallest budget of one tier for which it does.
@@ -16,19 +18,33 @@
 #include <vector>
 
 #include "offload/plan/planner.h"
+#include "offload/plan/recompute_search.h"
 #include "offload/plan/slot_table.h"
 
 namespace strata {
 
 using TierBytes = std::array<int64_t, kTierCount>;
 
+// What the forward passes of a base leave, and where.
+struct Keeping {
+  Recompute policy;
+  Tier home = Tier::kDevice;
+};
+
 // Moves one class one way for the first k units or transformer blocks; what a wish pins down stays.
 enum class Move : uint8_t {
-  kKeepSaved,      // no recompute
-  kActivationsUp,  // host -> device
-  kParamsToHost,   // nvme -> host
+  // Of blocks.
+  kKeepSaved,          // no recompute
+  kOptimizeSaved,      // what recompute_search.h finds; not for counts
+  kSavedToHost,        // nvme -> host
+  kSavedUp,            // host -> device
+  kActivationsToHost,  // nvme -> host
+  kActivationsUp,      // host -> device
+  // Of units.
+  kParamsToHost,  // nvme -> host
   kParamsToDevice,
   kHostParamsToDevice,
+  kGradientsToHost,  // nvme -> host
   kGradientsUp,      // host -> device
   kRecordsToHost,    // nvme -> host
   kRecordsToDevice,  // where parameters and gradients are there
@@ -63,7 +79,11 @@ class PlacementSearch {
 
  private:
   std::optional<PlanChoice> Relieve(const PlanChoice& choice, const TierBytes& budget, size_t step) const;
-  void AddBase(Tier params, Tier gradients, Tier record, Tier activation, bool keep);
+  void AddBase(Tier params, Tier gradients, Tier record, Tier activation, const Keeping& keeping);
+  // `choice` with the saved tensors of all blocks decided anew within what it leaves of the budget; as it is
+  // where that finds nothing better.
+  PlanChoice OptimizeSaved(const PlanChoice& choice, const TierBytes& budget) const;
+  ChainProblem ChainOf(const PlanChoice& bare, const TierBytes& budget) const;
 
   const PlanRequest& request_;
   const LayoutFacts facts_;

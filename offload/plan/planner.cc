@@ -91,19 +91,28 @@ absl::StatusOr<double> Predict(const PlanRequest& request, const PlanChoice& cho
   return sampled + static_cast<double>(choice.micro_batches - kSample) * std::max(0.0, sampled - fewer);
 }
 
-// Orders in which memory that is left over is given away.
+// Orders in which memory that is left over is given away. First what else comes from NVMe and goes there in
+// every micro-batch: of a start that has it in the host there is none.
 std::vector<std::vector<Move>> FillOrders() {
   return {
       // Everything of a unit on the device, then what saves transfers, then what saves computing again.
-      {Move::kParamsToHost, Move::kUnitsToDevice, Move::kRecordsToHost, Move::kParamsToDevice,
-       Move::kKeepSaved, Move::kActivationsUp, Move::kGradientsUp},
+      {Move::kGradientsToHost, Move::kActivationsToHost, Move::kSavedToHost, Move::kParamsToHost,
+       Move::kUnitsToDevice, Move::kRecordsToHost, Move::kParamsToDevice, Move::kSavedUp, Move::kKeepSaved,
+       Move::kActivationsUp, Move::kGradientsUp},
       // What saves computing again first.
-      {Move::kKeepSaved, Move::kParamsToHost, Move::kUnitsToDevice, Move::kRecordsToHost,
-       Move::kParamsToDevice, Move::kActivationsUp, Move::kGradientsUp},
+      {Move::kSavedUp, Move::kKeepSaved, Move::kActivationsToHost, Move::kSavedToHost, Move::kGradientsToHost,
+       Move::kParamsToHost, Move::kUnitsToDevice, Move::kRecordsToHost, Move::kParamsToDevice,
+       Move::kActivationsUp, Move::kGradientsUp},
       // As little as possible through the disk, then through the device link.
-      {Move::kParamsToHost, Move::kRecordsToHost, Move::kParamsToDevice, Move::kActivationsUp,
-       Move::kKeepSaved, Move::kGradientsUp, Move::kRecordsToDevice},
+      {Move::kActivationsToHost, Move::kSavedToHost, Move::kParamsToHost, Move::kGradientsToHost,
+       Move::kRecordsToHost, Move::kParamsToDevice, Move::kActivationsUp, Move::kSavedUp, Move::kKeepSaved,
+       Move::kGradientsUp, Move::kRecordsToDevice},
   };
+}
+
+std::vector<Move> ByBlock(std::vector<Move> order) {
+  std::replace(order.begin(), order.end(), Move::kKeepSaved, Move::kOptimizeSaved);
+  return order;
 }
 
 // How a choice came about: with more memory the same way leads to its neighbour.
@@ -133,8 +142,13 @@ class Chooser {
         if (!PlacementSearch::Within(search_.Peak(deep.back()), request_.budget)) deep.pop_back();
       }
       if (deep.empty()) continue;
-      for (const std::vector<Move>& order : FillOrders())
-        STRATA_RETURN_IF_ERROR(TryFilled(deep.front(), order));
+      for (const std::vector<Move>& order : FillOrders()) {
+        STRATA_RETURN_IF_ERROR(
+            TryFilled(deep.front(), request_.recompute == Recompute::kOptimal ? ByBlock(order) : order));
+      }
+      // The best order with what is kept decided by block.
+      if (!request_.recompute.has_value() && !best_.order.empty())
+        STRATA_RETURN_IF_ERROR(TryFilled(deep.front(), ByBlock(best_.order)));
       const std::vector<Move> order = best_.order;
       for (size_t i = 1; i < deep.size(); ++i) STRATA_RETURN_IF_ERROR(TryFilled(deep[i], order));
     }
@@ -162,6 +176,28 @@ class Chooser {
   std::set<std::pair<int, TierBytes>> seen_;
   Candidate best_;
 };
+
+// The other policies from their own starts, the simpler ones first. Where `best` keeps everything on the
+// device there is nothing to gain.
+absl::Status TryPolicies(const PlanRequest& request, const TierBytes& minimum, Candidate* best) {
+  const std::vector<PlanChoice::BlockChoice>& blocks = best->choice.blocks;
+  if (std::all_of(blocks.begin() + 1, blocks.end() - 1, [](const PlanChoice::BlockChoice& block) {
+        return block.saved == PlanChoice::Saved::kKeep && block.saved_home == Tier::kDevice;
+      }))
+    return absl::OkStatus();
+  for (const Recompute policy :
+       {Recompute::kNone, Recompute::kSqrt, Recompute::kSelective, Recompute::kOptimal}) {
+    if (policy == request.recompute) continue;
+    PlanRequest wished = request;
+    wished.recompute = policy;
+    const PlacementSearch search(wished);
+    const std::vector<PlanChoice> starts = search.Fitting(request.budget, 1);
+    if (starts.empty()) continue;
+    STRATA_ASSIGN_OR_RETURN(Candidate other, Chooser(wished, search, minimum).Choose(starts));
+    if (other.seconds < best->seconds) *best = std::move(other);
+  }
+  return absl::OkStatus();
+}
 
 // Seconds of a step that kAdviceBytes more of each tier save, filled as the best candidate was.
 absl::Status Advise(const PlanRequest& request, const PlacementSearch& search, const Candidate& best,
@@ -202,7 +238,6 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
 void FillTraffic(const StepPlan& train, PlannedJob* job) {
   job->operations = static_cast<int64_t>(train.ops.size());
   for (const Op& op : train.ops) {
-    job->recomputes |= op.kind == OpKind::kRecompute;
     if (op.speculation == Speculation::kRedo) continue;
     switch (op.kind) {
       case OpKind::kRead:
@@ -237,10 +272,20 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
   for (int i = 0; i < 4; ++i)
     job->notes.push_back(absl::StrCat(kClasses[i], ": ", WhereText(job->placement[i])));
   const int layers = static_cast<int>(request.layout->blocks.size()) - 2;
-  int kept = 0;
-  for (int b = 1; b <= layers; ++b) kept += job->choice.blocks[b].saved == PlanChoice::Saved::kKeep;
-  job->notes.push_back(absl::StrCat("recompute: ", layers - kept, " of ", layers, " layers; ", kept,
-                                    " keep what the forward pass saved"));
+  int kept = 0, selective = 0, swapped = 0, inputs = 0;
+  for (int b = 1; b <= layers; ++b) {
+    const PlanChoice::BlockChoice& block = job->choice.blocks[b];
+    kept += block.saved == PlanChoice::Saved::kKeep;
+    selective += block.saved == PlanChoice::Saved::kSelective;
+    swapped += block.saved != PlanChoice::Saved::kRecompute && block.saved_home != Tier::kDevice;
+    inputs += block.checkpoint;
+  }
+  job->notes.push_back(
+      absl::StrCat("recompute: ", layers - kept - selective, " of ", layers, " layers",
+                   inputs < layers ? absl::StrCat(" from the inputs of ", inputs) : "",
+                   selective > 0 ? absl::StrCat(", a part of ", selective) : "", "; ", kept,
+                   " keep what the forward pass saved",
+                   swapped > 0 ? absl::StrCat("; ", swapped, " swap it out of the device") : ""));
   job->notes.push_back(
       absl::StrCat("mode ", Name(job->choice.mode),
                    request.mode.has_value() ? " as asked"
@@ -314,7 +359,7 @@ std::vector<std::string> WishesInTheWay(const PlanRequest& request) {
     change(&relaxed);
     if (PlacementSearch(relaxed).Fits(request.budget)) remedies.push_back(remedy);
   };
-  if (request.recompute == Recompute::kNone)
+  if (request.recompute.has_value() && request.recompute != Recompute::kFull)
     try_without([](PlanRequest* r) { r->recompute = Recompute::kFull; }, "memory.recompute: full");
   if (request.prefetch_depth > 1)
     try_without([](PlanRequest* r) { r->prefetch_depth = 1; }, "memory.prefetch_depth: 1");
@@ -399,10 +444,15 @@ absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanReque
   STRATA_RETURN_IF_ERROR(CheckChoice(*request.layout, search.bases().front()));
   const std::vector<PlanChoice> starts = Starts(request, search);
   if (starts.empty()) return ExplainShortfall(request, search);
+  // Relief at another budget can pass by the start.
+  const TierBytes least = search.Peak(starts.front());
   TierBytes minimum{};
   for (const Tier tier : kTiers)
-    At(minimum, tier) = search.Minimum(tier, request.budget).value_or(At(request.budget, tier));
-  STRATA_ASSIGN_OR_RETURN(const Candidate best, Chooser(request, search, minimum).Choose(starts));
+    At(minimum, tier) =
+        std::min(search.Minimum(tier, request.budget).value_or(At(request.budget, tier)), At(least, tier));
+  STRATA_ASSIGN_OR_RETURN(Candidate best, Chooser(request, search, minimum).Choose(starts));
+  if (!request.recompute.has_value() || request.recompute == Recompute::kOptimal)
+    STRATA_RETURN_IF_ERROR(TryPolicies(request, minimum, &best));
   return DescribeJob(request, search, minimum, best);
 }
 

@@ -21,7 +21,13 @@
 
 namespace strata {
 
-enum class Recompute : uint8_t { kNone, kFull };
+enum class Recompute : uint8_t {
+  kNone,
+  kFull,
+  kSqrt,       // of L blocks about every sqrt(L)th keeps its input (Chen et al. 2016)
+  kSelective,  // kept but for what is cheap to compute again (Korthikanti et al. 2022)
+  kOptimal,    // by block (recompute_search.h)
+};
 
 inline constexpr int64_t kAdviceBytes = int64_t{1} << 30;
 
@@ -95,7 +101,6 @@ struct PlannedJob {
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
   int64_t operations = 0;                                         // of `train`
   Simulation simulation;                                          // of `train` on the request's machine
-  bool recomputes = false;
   // What more of one tier would buy, by tier: seconds saved of a step with kAdviceBytes more than the budget.
   // At least: other orders of filling it are not tried.
   std::array<double, kTierCount> advice_seconds{};

@@ -1,5 +1,7 @@
 #include "offload/plan/planner.h"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <string>
 #include <variant>
@@ -16,6 +18,9 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 constexpr int kDevice = static_cast<int>(Tier::kDevice);
+constexpr int kHost = static_cast<int>(Tier::kHost);
+constexpr Recompute kPolicies[] = {Recompute::kNone, Recompute::kFull, Recompute::kSqrt,
+                                   Recompute::kSelective, Recompute::kOptimal};
 
 ModelLayout RealLayout(int64_t layers) {
   ModelConfig config;
@@ -93,7 +98,7 @@ TEST(PlannerTest, MinimumIsExactForManyLayoutsWishesAndBudgets) {
     request.chunk_elements = random.Below(draw++, 2) == 0 ? 0 : 4096;
     if (random.Below(draw++, 3) == 0) request.params = static_cast<Tier>(random.Below(draw, 3));
     if (random.Below(draw++, 3) == 0) request.gradients = Tier::kHost;
-    if (random.Below(draw++, 4) == 0) request.recompute = Recompute::kNone;
+    if (random.Below(draw++, 2) == 0) request.recompute = kPolicies[random.Below(draw++, 5)];
     if (random.Below(draw++, 3) == 0) request.prefetch_depth = 2;
     if (random.Below(draw++, 3) == 0 && request.params != Tier::kNvme) request.budget[2] = 0;
     const auto roomy = Plan(request);
@@ -165,6 +170,151 @@ TEST(PlannerTest, WishesAndBudgetsHold) {
   }
 }
 
+// What a policy lets the blocks of a plan be.
+void ExpectPolicy(Recompute policy, const PlanChoice& choice, const std::string& what) {
+  const int head = static_cast<int>(choice.blocks.size()) - 1;
+  int inputs = 0;
+  for (int b = 1; b < head; ++b) {
+    const PlanChoice::BlockChoice& block = choice.blocks[b];
+    inputs += block.checkpoint;
+    if (policy == Recompute::kOptimal) continue;
+    EXPECT_EQ(block.saved, policy == Recompute::kNone        ? PlanChoice::Saved::kKeep
+                           : policy == Recompute::kSelective ? PlanChoice::Saved::kSelective
+                                                             : PlanChoice::Saved::kRecompute)
+        << what << " block " << b;
+  }
+  if (policy == Recompute::kOptimal) return;
+  EXPECT_EQ(inputs, policy == Recompute::kSqrt ? 3 : head - 1) << what;  // 9 layers
+}
+
+// MakePlan verifies every plan that it returns.
+TEST(PlannerTest, EveryPolicyIsPlannedAtEveryBudgetDownToItsMinimum) {
+  const ModelLayout layout = RealLayout(9);
+  for (const Recompute policy : kPolicies) {
+    PlanRequest request = Roomy(layout);
+    request.recompute = policy;
+    request.micro_batches = 2;
+    const auto roomy = Plan(request);
+    ASSERT_TRUE(std::holds_alternative<PlannedJob>(roomy));
+    const std::array<int64_t, kTierCount> minimum = std::get<PlannedJob>(roomy).minimum_bytes;
+    for (const int tenths : {10, 13, 20, 40}) {
+      for (const int64_t host : {int64_t{16} << 30, 20 * kMiB}) {
+        const std::string what = absl::StrCat("policy ", static_cast<int>(policy), " device ", tenths,
+                                              "/10 of its minimum, host ", host);
+        request.budget[kDevice] = minimum[kDevice] * tenths / 10;
+        request.budget[kHost] = host;
+        const auto plan = Plan(request);
+        if (std::holds_alternative<PlanShortfall>(plan)) {
+          EXPECT_EQ(host, 20 * kMiB) << what;
+          continue;
+        }
+        const PlannedJob& job = std::get<PlannedJob>(plan);
+        ExpectPolicy(policy, job.choice, what);
+        for (int t = 0; t < kTierCount; ++t) {
+          EXPECT_LE(job.peak_bytes[t], request.budget[t]) << what;
+          EXPECT_EQ(std::max(job.train.arena_bytes[t], job.eval.arena_bytes[t]), job.peak_bytes[t]) << what;
+        }
+      }
+    }
+    request.budget = Roomy(layout).budget;
+    ExpectExactMinimum(request, absl::StrCat("policy ", static_cast<int>(policy)));
+  }
+}
+
+// The device holds the states and little of what 12 layers save.
+PlanRequest ShortOfRoomToKeep(const ModelLayout& layout) {
+  PlanRequest request = Roomy(layout);
+  request.recompute = Recompute::kFull;
+  request.activations = Tier::kHost;
+  request.params = Tier::kHost;
+  request.gradients = Tier::kHost;
+  request.optimizer = Tier::kHost;
+  request.budget[kDevice] = std::get<PlannedJob>(Plan(request)).minimum_bytes[kDevice];
+  for (const Block& block : layout.blocks)
+    request.budget[kDevice] += (block.saved_bytes + block.saved_rest_bytes) / 2;
+  request.recompute.reset();
+  request.activations.reset();
+  return request;
+}
+
+// None computes nothing again: what the device cannot keep waits in the host, and without room there on NVMe.
+TEST(PlannerTest, WhatTheDeviceCannotKeepIsSwapped) {
+  const ModelLayout layout = RealLayout(12);
+  PlanRequest request = ShortOfRoomToKeep(layout);
+  request.recompute = Recompute::kNone;
+  const auto count = [](const PlannedJob& job, Tier tier) {
+    int blocks = 0;
+    for (int b = 1; b <= 12; ++b) {
+      EXPECT_EQ(job.choice.blocks[b].saved, PlanChoice::Saved::kKeep);
+      blocks += job.choice.blocks[b].saved_home == tier;
+    }
+    return blocks;
+  };
+  const auto in_host = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(in_host)) << std::get<PlanShortfall>(in_host).remedy;
+  const PlannedJob& job = std::get<PlannedJob>(in_host);
+  EXPECT_GT(count(job, Tier::kHost), 0);
+  EXPECT_GT(count(job, Tier::kDevice), 0);
+  request.budget[kHost] = job.minimum_bytes[kHost];
+  const auto on_nvme = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(on_nvme)) << std::get<PlanShortfall>(on_nvme).remedy;
+  EXPECT_GT(count(std::get<PlannedJob>(on_nvme), Tier::kNvme), 0);
+}
+
+// More choice is never slower by the clock that chooses, whatever is dear on the machine.
+TEST(PlannerTest, AutoIsAsFastAsEveryPolicyByTheSimulator) {
+  const ModelLayout layout = RealLayout(12);
+  for (const double link : {0.5e9, 100e9}) {
+    PlanRequest request = ShortOfRoomToKeep(layout);
+    request.profile.d2h_bytes_per_second = request.profile.h2d_bytes_per_second = link;
+    request.profile.device_is_cpu = false;
+    const double best = std::get<PlannedJob>(Plan(request)).simulation.step_seconds;
+    for (const Recompute policy : kPolicies) {
+      PlanRequest wished = request;
+      wished.recompute = policy;
+      const auto plan = Plan(wished);
+      ASSERT_TRUE(std::holds_alternative<PlannedJob>(plan)) << std::get<PlanShortfall>(plan).remedy;
+      const double seconds = std::get<PlannedJob>(plan).simulation.step_seconds;
+      std::printf("link %.1f GB/s, policy %d: %.3f ms, auto %.3f ms\n", link / 1e9, static_cast<int>(policy),
+                  1e3 * seconds, 1e3 * best);
+      EXPECT_LE(best, seconds * 1.01) << static_cast<int>(policy);
+    }
+  }
+}
+
+// The sums of gradients go to NVMe by themselves where the host is too small for them, as many as have to.
+TEST(PlannerTest, GradientsAndActivationsGoToNvmeWhereTheHostIsTooSmall) {
+  const ModelLayout layout = RealLayout(12);
+  PlanRequest request = Roomy(layout);
+  request.micro_batches = 2;
+  request.recompute = Recompute::kFull;
+  request.budget[kDevice] = std::get<PlannedJob>(Plan(request)).minimum_bytes[kDevice];
+  const auto in_host = [](const PlannedJob& job) {
+    int units = 0;
+    for (const PlanChoice::UnitHome& home : job.choice.units) units += home.gradients == Tier::kHost;
+    return units;
+  };
+  const auto roomy = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(roomy));
+  EXPECT_EQ(in_host(std::get<PlannedJob>(roomy)), static_cast<int>(layout.units.size()));
+  const int64_t minimum = std::get<PlannedJob>(roomy).minimum_bytes[kHost];
+  int64_t sums = 0;
+  for (const ParamUnit& unit : layout.units) sums += unit.elements * SizeOf(layout.acc_dtype());
+  EXPECT_LT(minimum, sums);
+  request.budget[kHost] = minimum;
+  const auto least = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(least)) << std::get<PlanShortfall>(least).remedy;
+  EXPECT_GT(std::get<PlannedJob>(least).placement[1][2], 0);
+  request.budget[kHost] = minimum + sums / 2;
+  const auto half = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(half)) << std::get<PlanShortfall>(half).remedy;
+  std::printf("%d of %zu sums in the host\n", in_host(std::get<PlannedJob>(half)), layout.units.size());
+  EXPECT_GE(in_host(std::get<PlannedJob>(half)), in_host(std::get<PlannedJob>(least)));
+  request.mode = Mode::kDelayed;
+  request.budget[kHost] = minimum;
+  EXPECT_TRUE(std::holds_alternative<PlanShortfall>(Plan(request)));
+}
+
 TEST(PlannerTest, WithRoomForAllNothingLeavesTheDevice) {
   const ModelLayout layout = RealLayout(6);
   const auto plan = Plan(Roomy(layout));
@@ -221,6 +371,15 @@ TEST(PlannerTest, ARemedyThatRelaxesAWishIsNamedWhenItHelps) {
   const int64_t small = std::get<PlannedJob>(Plan(request)).minimum_bytes[kDevice];
   request.recompute = Recompute::kNone;
   request.budget[kDevice] = small;
+  // Without room elsewhere for what it keeps.
+  request.params = request.gradients = request.optimizer = Tier::kHost;
+  request.activations = Tier::kHost;
+  request.recompute = Recompute::kFull;
+  const auto full = Plan(request);
+  ASSERT_TRUE(std::holds_alternative<PlannedJob>(full)) << std::get<PlanShortfall>(full).remedy;
+  request.budget[kHost] = std::get<PlannedJob>(full).minimum_bytes[kHost];
+  request.budget[2] = 0;
+  request.recompute = Recompute::kNone;
   const auto plan = Plan(request);
   ASSERT_TRUE(std::holds_alternative<PlanShortfall>(plan));
   EXPECT_NE(std::get<PlanShortfall>(plan).remedy.find("memory.recompute: full"), std::string::npos)

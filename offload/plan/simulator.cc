@@ -242,6 +242,14 @@ const char* Name(SharedResource resource) {
   return "?";
 }
 
+double ForwardSeconds(const Block& block, const ComputeRates& rates) {
+  return ComputeSeconds(block, OpKind::kForward, rates);
+}
+
+double RestSeconds(const Block& block, const ComputeRates& rates) {
+  return block.rest_flops / RateAt(rates.forward_gemm, block.forward_flops - block.forward_attention_flops);
+}
+
 OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, const MachineProfile& profile) {
   OpCost cost;
   // A redo does nothing unless an assumption was wrong.

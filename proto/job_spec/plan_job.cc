@@ -57,6 +57,12 @@ std::optional<Recompute> RecomputeOf(v1::Recompute recompute) {
       return Recompute::kNone;
     case v1::RECOMPUTE_FULL:
       return Recompute::kFull;
+    case v1::RECOMPUTE_SQRT:
+      return Recompute::kSqrt;
+    case v1::RECOMPUTE_SELECTIVE:
+      return Recompute::kSelective;
+    case v1::RECOMPUTE_OPTIMAL:
+      return Recompute::kOptimal;
     default:
       return std::nullopt;
   }
@@ -87,6 +93,23 @@ v1::Mode ToProto(Mode mode) {
       return v1::MODE_DELAYED;
   }
   return v1::MODE_UNSPECIFIED;
+}
+
+// The policy that the choice amounts to; mixtures are what `optimal` makes.
+v1::Recompute PolicyOf(const PlanChoice& choice, const ModelLayout& layout) {
+  using Saved = PlanChoice::Saved;
+  int of[3] = {0, 0, 0}, segments = 0;
+  const int blocks = static_cast<int>(layout.blocks.size()) - 2;
+  for (int b = 1; b <= blocks; ++b) {
+    const PlanChoice::BlockChoice& block = choice.blocks[b];
+    ++of[static_cast<int>(block.saved)];
+    segments += !block.checkpoint;
+  }
+  if (of[static_cast<int>(Saved::kKeep)] == blocks) return v1::RECOMPUTE_NONE;
+  if (of[static_cast<int>(Saved::kSelective)] == blocks) return v1::RECOMPUTE_SELECTIVE;
+  if (of[static_cast<int>(Saved::kRecompute)] == blocks)
+    return segments > 0 ? v1::RECOMPUTE_SQRT : v1::RECOMPUTE_FULL;
+  return v1::RECOMPUTE_OPTIMAL;
 }
 
 std::string SavedText(const PlanChoice::BlockChoice& block) {
@@ -242,7 +265,7 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
     row->set_bytes(lane.bytes);
     row->set_busy_ms(lane.busy_seconds * 1e3);
   }
-  plan.set_recompute(planned.recomputes ? v1::RECOMPUTE_FULL : v1::RECOMPUTE_NONE);
+  plan.set_recompute(PolicyOf(planned.choice, layout));
   plan.set_mode(ToProto(planned.choice.mode));
   plan.set_micro_batch(static_cast<int32_t>(layout.micro_batch));
   plan.set_prefetch_depth(planned.choice.prefetch_depth);

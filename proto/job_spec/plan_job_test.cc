@@ -65,13 +65,14 @@ void ExpectExplained(const v1::JobPlan& plan) {
 }
 
 TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {
-  v1::ResourceRequest limits = Machine();
-  limits.set_host_bytes(int64_t{320} << 30);
+  const v1::ResourceRequest limits = Machine();
   const v1::JobPlan plan = Plan(Example(), limits);
   ExpectExplained(plan);
   EXPECT_NEAR(static_cast<double>(plan.parameters()), 70.6e9, 0.1e9);
   std::printf("step %lld s, bound by %s\n", static_cast<long long>(plan.step_time().seconds()),
               plan.binding_lane().c_str());
+  // 256 GiB do not hold the sums of all gradients.
+  EXPECT_GT(plan.placement(1).nvme_bytes(), 0);
   // The whole is a function of the request.
   EXPECT_EQ(Plan(Example(), limits).SerializeAsString(), plan.SerializeAsString());
 }
@@ -89,6 +90,20 @@ TEST(PlanJobTest, WhatDoesNotFitIsRefusedWithNumbers) {
   ASSERT_EQ(plan.shortfalls_size(), 1);
   EXPECT_GT(plan.shortfalls(0).requested(), plan.shortfalls(0).total());
   EXPECT_NE(plan.shortfalls(0).remedy().find("memory."), std::string::npos);
+}
+
+TEST(PlanJobTest, APlanSaysThePolicyThatWasAskedFor) {
+  v1::JobSpec spec = Example();
+  for (const v1::Recompute policy : {v1::RECOMPUTE_NONE, v1::RECOMPUTE_FULL, v1::RECOMPUTE_SQRT,
+                                     v1::RECOMPUTE_SELECTIVE, v1::RECOMPUTE_OPTIMAL}) {
+    spec.mutable_memory()->set_recompute(policy);
+    const v1::JobPlan plan = Plan(spec, Machine());
+    ExpectExplained(plan);
+    // What was optimal may be what another policy would have been.
+    if (policy != v1::RECOMPUTE_OPTIMAL) EXPECT_EQ(plan.recompute(), policy);
+    std::printf("%s: step %lld s, %s\n", v1::Recompute_Name(policy).c_str(),
+                static_cast<long long>(plan.step_time().seconds()), plan.notes(4).c_str());
+  }
 }
 
 TEST(PlanJobTest, AFasterMachineIsPredictedToBeFaster) {

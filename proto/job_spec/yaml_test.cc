@@ -3,6 +3,7 @@
 #include <fstream>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -41,6 +42,21 @@ memory:
   chunk: auto
 checkpoint: {every_steps: 1e2, keep_last: 3, on_stop: false}
 )";
+
+TEST(ParseJobFileTest, ReadsEveryRecomputePolicy) {
+  for (const auto& [word, policy] :
+       {std::pair("auto", v1::RECOMPUTE_UNSPECIFIED), std::pair("none", v1::RECOMPUTE_NONE),
+        std::pair("full", v1::RECOMPUTE_FULL), std::pair("sqrt", v1::RECOMPUTE_SQRT),
+        std::pair("selective", v1::RECOMPUTE_SELECTIVE), std::pair("optimal", v1::RECOMPUTE_OPTIMAL)}) {
+    std::string text(kGood);
+    const size_t at = text.find("recompute: auto");
+    ASSERT_NE(at, std::string::npos);
+    text.replace(at, sizeof("recompute: auto") - 1, std::string("recompute: ") + word);
+    const JobFile file = ParseJobFile(text);
+    EXPECT_TRUE(file.violations.empty()) << word << FormatViolations("job.yaml", file.violations);
+    EXPECT_EQ(file.spec.memory().recompute(), policy) << word;
+  }
+}
 
 TEST(ParseJobFileTest, ReadsTheDocumentedFile) {
   const JobFile file = ParseJobFile(kGood);

@@ -223,6 +223,13 @@ inline const Setting kSettings[] = {
      }},
     {"recompute full", [](v1::MemorySpec& m) { m.set_recompute(v1::RECOMPUTE_FULL); }},
     {"recompute none", [](v1::MemorySpec& m) { m.set_recompute(v1::RECOMPUTE_NONE); }},
+    {"recompute sqrt",
+     [](v1::MemorySpec& m) {
+       Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+       m.set_recompute(v1::RECOMPUTE_SQRT);
+     }},
+    {"recompute selective", [](v1::MemorySpec& m) { m.set_recompute(v1::RECOMPUTE_SELECTIVE); }},
+    {"recompute optimal", [](v1::MemorySpec& m) { m.set_recompute(v1::RECOMPUTE_OPTIMAL); }},
     {"prefetch 1, one I/O thread, NVMe",
      [](v1::MemorySpec& m) {
        Place(m, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
