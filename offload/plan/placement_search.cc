@@ -115,7 +115,7 @@ PlacementSearch::PlacementSearch(const PlanRequest& request) : request_(request)
 void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier activation,
                               const Keeping& keeping) {
   if (!Allowed(request_.params, params) || !Allowed(request_.gradients, gradients) ||
-      !Allowed(request_.optimizer, record))
+      !Allowed(request_.optimizer, record) || !Allowed(request_.activations, activation))
     return;
   if (record == Tier::kDevice && (params != Tier::kDevice || gradients != Tier::kDevice)) return;
   PlanChoice choice;
