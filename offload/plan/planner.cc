@@ -296,6 +296,10 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, Planne
     job->notes.push_back(
         "mode delayed changes results: each step applies the gradient of the step before, which was computed "
         "with older parameters");
+  if (job->choice.mode == Mode::kSpeculative)
+    job->notes.push_back(
+        "mode speculative: a step that clips does its NVMe updates twice, which the prediction leaves out; "
+        "where most steps clip, forward-overlap is faster");
   const Simulation& simulated = job->simulation;
   job->notes.push_back(absl::StrFormat(
       "%s binds: %.1f ms of a step of %.1f ms; the device waits %.1f ms for transfers", simulated.binding,
