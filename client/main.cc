@@ -260,7 +260,7 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   add("--inject", f.inject,
       "A gradient that is not finite: KIND:STEP:TENSOR, such as inf:2:first, nan:3:last")
       ->option_text("KIND:STEP:TENSOR");
-  add("--seed", f.seed, "Of weights and gradients")->capture_default_str();
+  add("--seed", f.seed, "Of weights and gradients")->capture_default_str()->check(CLI::NonNegativeNumber);
   offload->add_flag("--state-hash", f.state_hash,
                     "SHA-256 of all states after every step; steps then run one by one");
   offload->callback([&] { line.action = [&] { return RunBenchOffload(line.globals, line.bench); }; });

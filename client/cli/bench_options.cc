@@ -171,6 +171,8 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   STRATA_ASSIGN_OR_RETURN(const int64_t chunk, ParseBudget("--chunk", flags.chunk));
   request.chunk_elements = ChunkElements(chunk);
   request.io_threads = flags.io_threads;
+  if (!std::isfinite(flags.clip) || flags.clip < 0)
+    return absl::InvalidArgumentError(absl::StrCat("--clip: ", flags.clip, " is not a norm: 0 or more"));
   options.clip_norm = flags.clip;
   options.steps = flags.steps;
   options.threads = flags.threads;

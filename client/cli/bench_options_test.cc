@@ -84,6 +84,7 @@ TEST(BenchOptionsTest, WhatIsWrongIsNamedWithItsFlag) {
        [](auto& f) {
          f.nvme_weights = {1, 2};
        }},
+      {"--clip", [](auto& f) { f.clip = std::nan(""); }},
       {"--io-backend", [](auto& f) { f.io_backend = "spdk"; }},
   };
   for (const auto& [flag, set] : cases) {

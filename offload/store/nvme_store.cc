@@ -130,13 +130,15 @@ absl::Status CheckOptions(const NvmeStoreOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(options.paths.size(), " NVMe paths: there must be 1 to ", kNvmePathsMax));
   }
-  std::set<std::string> seen;
+  std::set<std::pair<dev_t, ino_t>> seen;  // one folder has many spellings
   for (const NvmePath& path : options.paths) {
     if (!(path.weight > 0 && std::isfinite(path.weight))) {
       return absl::InvalidArgumentError(
           absl::StrCat("NVMe path ", path.path, ": weight ", path.weight, " is not a positive number"));
     }
-    if (!seen.insert(path.path).second)
+    struct stat info;
+    if (stat(path.path.c_str(), &info) != 0) continue;  // which Open tells
+    if (!seen.insert({info.st_dev, info.st_ino}).second)
       return absl::InvalidArgumentError(absl::StrCat("NVMe path ", path.path, " is given twice"));
   }
   return absl::OkStatus();

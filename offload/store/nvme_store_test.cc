@@ -548,9 +548,11 @@ TEST(NvmeStore, OpeningSeveralPathsIsAllOrNothing) {
   const std::string third = StoreTestFolder("all_3");
   const absl::Status missing = open(third + "/missing", SmallLayout());
   EXPECT_TRUE(absl::IsNotFound(missing)) << missing;
-  const absl::Status twice = open(first, SmallLayout());
-  EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
-  EXPECT_THAT(twice.message(), HasSubstr(first + " is given twice"));
+  for (const std::string& again : {first, first + "/", first + "/../" + first.substr(first.rfind('/') + 1)}) {
+    const absl::Status twice = open(again, SmallLayout());
+    EXPECT_TRUE(absl::IsInvalidArgument(twice)) << twice;
+    EXPECT_THAT(twice.message(), HasSubstr(again + " is given twice"));
+  }
   {  // The last path is in use: those before it are free again.
     auto other = NvmeStore::Open({.paths = {{third}}, .owner = "job"}, SmallLayout());
     ASSERT_TRUE(other.ok()) << other.status();

@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <cmath>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -68,10 +69,10 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
   profile.source = "here";
   profile.f32.forward_gemm = {{1e9, 1e11}, {1e10, 2e11}};
   profile.f32.backward_gemm = {{1e9, 1.5e11}, {1e10, 2.5e11}};
-  profile.f32.attention_flops = 3;
-  profile.f32.attention_backward_flops = 4;
-  profile.bf16.elementwise_bytes_per_second = 5;
-  double value = 6;
+  profile.f32.attention_flops = 3e3;
+  profile.f32.attention_backward_flops = 4e3;
+  profile.bf16.elementwise_bytes_per_second = 5e3;
+  double value = 6e3;
   for (double* field : {&profile.h2d_bytes_per_second, &profile.d2h_bytes_per_second,
                         &profile.nvme_read_bytes_per_second, &profile.nvme_write_bytes_per_second,
                         &profile.nvme_mixed_bytes_per_second, &profile.adamw_seconds_per_parameter,
@@ -88,6 +89,14 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
   v1::MachineProfile nonsense = ToProto(profile);
   nonsense.set_dram_bytes_per_second(-1);
   EXPECT_EQ(FromProto(nonsense), MachineProfile());
+  for (const double speed : {1e-300, 999.0, 1e300, std::nan("")}) {
+    nonsense = ToProto(profile);
+    nonsense.set_nvme_read_bytes_per_second(speed);
+    EXPECT_FALSE(CheckMachine(nonsense).ok()) << speed;
+    nonsense = ToProto(profile);
+    nonsense.mutable_bf16()->set_forward_flops(0, speed);
+    EXPECT_FALSE(CheckMachine(nonsense).ok()) << speed;
+  }
   EXPECT_EQ(FromProto(v1::MachineProfile()), MachineProfile());
 }
 
