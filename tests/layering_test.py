@@ -2,7 +2,8 @@
 """Includes only point down (deploy/docs/architecture.md): parses every C++ file of the tree.
 
 common < kernels < offload < proto < {server, worker} < client; server and worker never include each other, and
-gRPC headers stay in the transport rings.
+gRPC headers stay in the transport rings. The words of device code stay in kernels/kx: a kernel written in its
+primitives is one that the emulator checks.
 """
 import os
 import re
@@ -20,6 +21,11 @@ BELOW = {
 }
 # Where gRPC types may appear; tests may drive a program from outside anywhere.
 GRPC = ("server/transport", "server/strata_server", "worker/agent", "client/", "proto/", "tests/")
+DEVICE = re.compile(
+    r"\b(asm|__asm__|__shared__|__global__|__device__|__constant__|__launch_bounds__|threadIdx|blockIdx|blockDim|gridDim|"
+    r"__sync\w+|__shfl_\w+|__ballot\w*|__threadfence\w*|atomic(Add|Max|Min|Or|And|Xor|CAS|Exch)|__ldg)\b|<<<"
+)
+COMMENT = re.compile(r"//.*")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
@@ -36,6 +42,10 @@ def main():
                 path = os.path.relpath(os.path.join(folder, name), root)
                 with open(os.path.join(root, path), encoding="utf-8") as file:
                     for number, line in enumerate(file, 1):
+                        if layer in ("kernels", "offload") and not path.startswith("kernels/kx/"):
+                            word = DEVICE.search(COMMENT.sub("", line))
+                            if word:
+                                errors.append(f"{path}:{number}: {word.group(0)} belongs in kernels/kx: use its primitives")
                         match = INCLUDE.match(line)
                         if not match:
                             continue

@@ -1,0 +1,145 @@
+// The kernels of conformance.h for sm_90a.
+#ifndef KERNELS_KX_CONFORMANCE_HOPPER_H_
+#define KERNELS_KX_CONFORMANCE_HOPPER_H_
+
+#include "kernels/kx/kx_hopper.h"
+
+namespace strata::kx::conformance {
+
+// C[64 x N] = A[64 x 64] B[64 x N] by one warpgroup, C row-major. The map of an operand that is K-major shows
+// its transpose-free rows: A as [64 rows, 64 k], B as [N rows, 64 k], box 64 x rows. MN-major: A as
+// [64 k, 64 m], B as [64 k, N n], box 64 x 64 (N / 64 boxes; then N is a multiple of 64). kRs: A goes through
+// registers. C leaves through shared memory and TMA when N is a multiple of 32 (a float map, box 32 x 64,
+// swizzled).
+template <class T, int kN, Major kA, Major kB, bool kRs>
+KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
+    WgmmaTile(KX_GRID_CONSTANT TensorMap a, KX_GRID_CONSTANT TensorMap b, KX_GRID_CONSTANT TensorMap c) {
+  Smem smem;
+  const SmemArray<T> sa = smem.Alloc<T, 1024>(64 * 64), sb = smem.Alloc<T, 1024>(64 * kN);
+  const SmemArray<float> sc = smem.Alloc<float, 1024>(64 * kN);
+  const SmemArray<uint64_t> bar = smem.Alloc<uint64_t, 8>(1);
+  const int thread = static_cast<int>(ThreadIdx().x), lane = thread % 32, warp = thread / 32;
+  if (thread == 0) {
+    MbarInit(bar.Address(), 1);
+    FenceMbarInit();
+  }
+  Sync();
+  if (thread == 0) {
+    MbarArriveExpectTx(bar.Address(), (64 * 64 + 64 * kN) * 2);
+    TmaLoad(sa.Address(), a, bar.Address(), 0, 0);
+    if constexpr (kB == Major::kK) {
+      TmaLoad(sb.Address(), b, bar.Address(), 0, 0);
+    } else {
+      for (int n = 0; n < kN; n += 64) TmaLoad(sb.Address(n * 64), b, bar.Address(), n, 0);
+    }
+  }
+  MbarWait(bar.Address(), 0);
+  float d[kN / 2];
+  KX_UNROLL
+  for (int i = 0; i < kN / 2; ++i) d[i] = 0.f;
+  uint32_t af[4][4];
+  if constexpr (kRs) {
+    KX_UNROLL
+    for (int kk = 0; kk < 4; ++kk) {
+      const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * kk + lane / 16 * 8) * 2;
+      LdMatrixX4(af[kk], sa.Address() + Swizzle128(offset));
+    }
+  }
+  WgmmaFence();
+  KX_UNROLL
+  for (int kk = 0; kk < 4; ++kk) {
+    // 16 of K are 32 bytes of a row, or two groups of 8 rows of 128 bytes.
+    const uint64_t db = kB == Major::kK ? SwizzledDescriptor(sb.Address() + 32 * kk, 16, 1024)
+                                        : SwizzledDescriptor(sb.Address() + 2048 * kk, 64 * 128, 1024);
+    if constexpr (kRs) {
+      WgmmaRs<T, kB>(d, af[kk], db, kk > 0);
+    } else {
+      const uint64_t da = kA == Major::kK ? SwizzledDescriptor(sa.Address() + 32 * kk, 16, 1024)
+                                          : SwizzledDescriptor(sa.Address() + 2048 * kk, 64 * 128, 1024);
+      WgmmaSs<T, kA, kB>(d, da, db, kk > 0);
+    }
+  }
+  WgmmaCommit();
+  WgmmaWait<0>(d);
+  KX_UNROLL
+  for (int i = 0; i < kN / 2; ++i) {
+    const int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+    // Column blocks of 32 floats, each 64 rows of 128 bytes.
+    const uint32_t offset = column / 32 * 64 * 128 + Swizzle128(row * 128 + column % 32 * 4);
+    sc.Store(static_cast<int>(offset / 4), d[i]);
+  }
+  FenceAsyncProxy();
+  Sync();
+  if (thread == 0) {
+    for (int n = 0; n < kN; n += 32) TmaStore(c, sc.Address(n * 64), n, 0);
+    BulkCommit();
+    BulkWaitRead<0>();
+  }
+}
+
+// out[i] = 2 in[i] for whole 64 x 64 tiles of bf16, [tiles, 64, 64]: a producer warp loads tiles into a ring
+// of two, a consumer warpgroup doubles them through stmatrix and stores them. 256 threads.
+KX_KERNEL void KX_LAUNCH_BOUNDS(256, 1)
+    Pipeline(KX_GRID_CONSTANT TensorMap in, KX_GRID_CONSTANT TensorMap out, int tiles) {
+  Smem smem;
+  const SmemArray<bf16> ring = smem.Alloc<bf16, 1024>(2 * 64 * 64), result = smem.Alloc<bf16, 1024>(64 * 64);
+  const SmemArray<uint64_t> bars = smem.Alloc<uint64_t, 8>(4);
+  const SharedAddress full = bars.Address(0), empty = bars.Address(2);
+  const int thread = static_cast<int>(ThreadIdx().x);
+  if (thread == 0) {
+    for (int s = 0; s < 2; ++s) {
+      MbarInit(full + 8 * s, 1);
+      MbarInit(empty + 8 * s, 4);
+    }
+    FenceMbarInit();
+  }
+  Sync();
+  if (thread < 128) {
+    SetMaxRegistersDec<24>();
+    if (thread != 0) return;
+    TmaPrefetch(in);
+    for (int i = 0; i < tiles; ++i) {
+      const int s = i % 2, round = i / 2;
+      MbarWait(empty + 8 * s, (round & 1) ^ 1);
+      MbarArriveExpectTx(full + 8 * s, 64 * 64 * 2);
+      TmaLoad(ring.Address(s * 64 * 64), in, full + 8 * s, 0, 0, i);
+    }
+    return;
+  }
+  SetMaxRegistersInc<240>();
+  const int lane = thread % 32, warp = thread / 32 - 4;
+  for (int i = 0; i < tiles; ++i) {
+    const int s = i % 2, round = i / 2;
+    MbarWait(full + 8 * s, round & 1);
+    uint32_t r[4][4];
+    KX_UNROLL
+    for (int part = 0; part < 4; ++part) {
+      const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * part + lane / 16 * 8) * 2;
+      LdMatrixX4(r[part], ring.Address(s * 64 * 64) + Swizzle128(offset));
+    }
+    Syncwarp();
+    if (lane == 0) MbarArrive(empty + 8 * s);
+    if (thread == 128) BulkWaitRead<0>();  // the last tile has left `result`
+    BarSync(1, 128);
+    KX_UNROLL
+    for (int part = 0; part < 4; ++part) {
+      KX_UNROLL
+      for (int q = 0; q < 4; ++q) {
+        r[part][q] = Pack<bf16>(2.f * UnpackLo<bf16>(r[part][q]), 2.f * UnpackHi<bf16>(r[part][q]));
+      }
+      const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * part + lane / 16 * 8) * 2;
+      StMatrixX4(result.Address() + Swizzle128(offset), r[part]);
+    }
+    FenceAsyncProxy();
+    BarSync(1, 128);
+    if (thread == 128) {
+      TmaStore(out, result.Address(), 0, 0, i);
+      BulkCommit();
+    }
+  }
+  if (thread == 128) BulkWait<0>();
+}
+
+}  // namespace strata::kx::conformance
+
+#endif  // KERNELS_KX_CONFORMANCE_HOPPER_H_

@@ -1,0 +1,209 @@
+// wgmma: runs when it is waited for, reads shared memory as the asynchronous proxy, and until then its
+// accumulators hold a NaN.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/kx/emu/machine.h"
+#include "kernels/kx/kx_hopper.h"
+
+namespace strata::kx::emu {
+namespace {
+
+// In a register that a wgmma in flight owns.
+constexpr uint32_t kInFlight = 0x7fbadbad;
+
+struct Descriptor {
+  SharedAddress start;
+  uint32_t leading, stride;
+};
+
+Descriptor Decode(uint64_t bits, Where where) {
+  if (bits >> 62 != 1)
+    Complain(where, "wgmma descriptor without the 128-byte swizzle: the emulator knows no other");
+  if ((bits >> 49 & 7) != 0) Complain(where, "wgmma descriptor with a base offset: the emulator knows none");
+  return {static_cast<uint32_t>(bits & 0x3fff) << 4, static_cast<uint32_t>(bits >> 16 & 0x3fff) << 4,
+          static_cast<uint32_t>(bits >> 32 & 0x3fff) << 4};
+}
+
+// Reads `rows` M- or N-indices from `first`, 16 of K, in pieces of 16 bytes: m[row * row_step + k * k_step].
+// Canonical layouts of the 128-byte swizzle (PTX ISA, "Shared Memory Matrix Layout"), in bytes:
+// K-major (8, n) x 16: (128, stride) x 2. MN-major (64, n) x (8, 2): (2, leading) x (128, stride).
+void ReadMatrix(float* m, int row_step, int k_step, uint64_t bits, int first, int rows, bool mn_major,
+                bool is_f16, const Actor& engine, Where where) {
+  const Descriptor d = Decode(bits, where);
+  const auto read = [&](SharedAddress linear, float* to, int step) {
+    const SharedAddress a = linear ^ ((linear >> 7 & 7) << 4);
+    uint16_t piece[8];
+    memset(piece, kPoison, sizeof piece);
+    if (machine->shared.Access(a, 16, false, engine, where)) memcpy(piece, machine->shared.Raw(a), 16);
+    for (int i = 0; i < 8; ++i) to[i * step] = Element(piece[i], is_f16);
+  };
+  if (mn_major) {
+    for (int k = 0; k < 16; ++k) {
+      for (int row = 0; row < rows; row += 8) {
+        const int mn = first + row;
+        read(d.start + mn / 64 * d.leading + mn % 64 * 2 + k / 8 * d.stride + k % 8 * 128,
+             m + row * row_step + k * k_step, row_step);
+      }
+    }
+    return;
+  }
+  for (int row = 0; row < rows; ++row) {
+    for (int k = 0; k < 16; k += 8) {
+      const int mn = first + row;
+      read(d.start + mn / 8 * d.stride + mn % 8 * 128 + k * 2, m + row * row_step + k * k_step, k_step);
+    }
+  }
+}
+
+void Execute(int warp, size_t nth) {
+  Thread* lanes = &machine->threads[warp * 32];
+  const auto at_lane = [&](int lane) -> const Wgmma& { return lanes[lane].wgmma_groups.front()[nth]; };
+  const Wgmma& op = at_lane(0);
+  std::array<Clock, 32> clocks;
+  for (int lane = 0; lane < 32; ++lane) clocks[lane] = at_lane(lane).clock;
+  const Actor engine{
+      machine->WgmmaActor(warp), machine->wgmma_clocks[warp], op.knows.get(), clocks.data(), warp * 32, true};
+  const int n = op.n;
+  std::vector<float> a(16 * 16), b(16 * n), c(16 * n);
+  if (!op.a_in_registers) {
+    ReadMatrix(a.data(), 16, 1, op.a_descriptor, warp % 4 * 16, 16, op.a_mn_major, op.is_f16, engine,
+               op.where);
+  }
+  ReadMatrix(b.data(), 1, n, op.b_descriptor, 0, n, op.b_mn_major, op.is_f16, engine, op.where);
+  const auto c_index = [n](int lane, int i) {
+    return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+  };
+  for (int lane = 0; lane < 32; ++lane) {
+    const Wgmma& mine = at_lane(lane);
+    for (int r = 0; r < 4 && op.a_in_registers; ++r) {
+      for (int half = 0; half < 2; ++half) {
+        a[(lane / 4 + 8 * (r % 2)) * 16 + 2 * (lane % 4) + half + 8 * (r / 2)] =
+            Element(static_cast<uint16_t>(mine.a[r] >> (16 * half)), op.is_f16);
+      }
+    }
+    const std::vector<float>& values = lanes[lane].accumulators.at(mine.d).values;
+    for (int i = 0; i < n / 2; ++i) c[c_index(lane, i)] = op.accumulate ? values[i] : 0.f;
+  }
+  MultiplyAdd(c.data(), a.data(), b.data(), 16, n, machine->options->accumulate);
+  for (int lane = 0; lane < 32; ++lane) {
+    std::vector<float>& values = lanes[lane].accumulators.at(at_lane(lane).d).values;
+    for (int i = 0; i < n / 2; ++i) values[i] = c[c_index(lane, i)];
+  }
+  ++machine->report->stats.wgmma;
+}
+
+// Gives the registers back once nothing in flight owns them.
+void Release(Thread& thread, const Wgmma& op) {
+  const auto found = thread.accumulators.find(op.d);
+  if (--found->second.pending > 0) return;
+  for (int i = 0; i < op.n / 2; ++i) {
+    if (std::bit_cast<uint32_t>(op.d[i]) == kInFlight) continue;
+    Complain(op.where, "accumulator register %d was written while this wgmma was in flight", i);
+    break;
+  }
+  std::copy(found->second.values.begin(), found->second.values.end(), op.d);
+  thread.accumulators.erase(found);
+}
+
+}  // namespace
+
+void FenceWgmma() { machine->self().wgmma_fenced = true; }
+
+void IssueWgmma(float* d, int n, const WgmmaOperands& operands, Where where) {
+  Thread& self = machine->self();
+  if (!self.wgmma_fenced) Complain(where, "the batch of this wgmma does not begin with WgmmaFence");
+  if (machine->thread_count() % 128 != 0) Complain(where, "wgmma in a block that is not of whole warpgroups");
+  Wgmma op{d,
+           n,
+           operands.a_registers != nullptr,
+           {},
+           operands.a,
+           operands.b,
+           operands.a_mn_major,
+           operands.b_mn_major,
+           operands.accumulate,
+           operands.is_f16,
+           where,
+           self.knows,
+           self.clock++};
+  if (op.a_in_registers) memcpy(op.a, operands.a_registers, sizeof op.a);
+  const auto found = self.accumulators.try_emplace(d);
+  if (found.second) {
+    found.first->second.values.assign(d, d + n / 2);
+    std::fill_n(d, n / 2, std::bit_cast<float>(kInFlight));
+  } else if (static_cast<int>(found.first->second.values.size()) != n / 2) {
+    Complain(where, "wgmma of another shape on accumulators still in flight");
+    return;
+  }
+  ++found.first->second.pending;
+  self.open_wgmmas.push_back(op);
+
+  // The four warps of the group must issue the same instruction.
+  uint64_t hash = 14695981039346656037ull;
+  for (const uint64_t part :
+       {op.a_descriptor, op.b_descriptor, static_cast<uint64_t>(n),
+        static_cast<uint64_t>(op.a_in_registers) | static_cast<uint64_t>(op.accumulate) << 1 |
+            static_cast<uint64_t>(op.a_mn_major) << 2 | static_cast<uint64_t>(op.b_mn_major) << 3,
+        static_cast<uint64_t>(where.line)}) {
+    hash = (hash ^ part) * 1099511628211ull;
+  }
+  std::vector<uint64_t>& sequence = machine->wgmma_sequences[machine->current / 128];
+  const uint32_t nth = self.wgmmas_issued++;
+  if (nth == sequence.size()) {
+    sequence.push_back(hash);
+  } else if (sequence[nth] != hash) {
+    Complain(where, "the threads of a warpgroup issue different wgmmas (number %u)", nth);
+  }
+}
+
+void CommitWgmma() {
+  Thread& self = machine->self();
+  self.wgmma_groups.push_back(std::move(self.open_wgmmas));
+  self.open_wgmmas.clear();
+  self.wgmma_fenced = false;
+}
+
+void WaitForWgmmas(int warp, int groups_left) {
+  Thread* lanes = &machine->threads[warp * 32];
+  const auto left = [&](int lane) { return static_cast<int>(lanes[lane].wgmma_groups.size()); };
+  const int last = machine->current;
+  while (left(0) > groups_left) {
+    ++machine->wgmma_clocks[warp];
+    const size_t count = lanes[0].wgmma_groups.front().size();
+    for (int lane = 1; lane < 32; ++lane) {
+      if (left(lane) != left(0) || lanes[lane].wgmma_groups.front().size() != count) {
+        machine->current = warp * 32 + lane;
+        Complain(lanes[lane].waits_at, "lanes of a warp wait for different numbers of wgmmas");
+        machine->current = last;
+        return;
+      }
+    }
+    for (size_t nth = 0; nth < count; ++nth) Execute(warp, nth);
+    for (int lane = 0; lane < 32; ++lane) {
+      machine->current = warp * 32 + lane;
+      for (const Wgmma& op : lanes[lane].wgmma_groups.front()) Release(lanes[lane], op);
+      lanes[lane].wgmma_groups.pop_front();
+    }
+    machine->current = last;
+  }
+  // The engine's reads come before whatever the lanes do next.
+  Knowledge before, after;
+  for (int lane = 0; lane < 32; ++lane) {
+    if (lanes[lane].knows != before || !after) {
+      before = lanes[lane].knows;
+      auto joined = std::make_shared<VectorClock>(*before);
+      (*joined)[machine->WgmmaActor(warp)] = machine->wgmma_clocks[warp];
+      after = joined;
+    }
+    lanes[lane].knows = after;
+  }
+}
+
+void CheckComplete(const float* d, Where where) {
+  if (machine->self().accumulators.count(const_cast<float*>(d)) != 0) {
+    Complain(where, "WgmmaWait hands over accumulators that a wgmma still in flight owns");
+  }
+}
+
+}  // namespace strata::kx::emu
