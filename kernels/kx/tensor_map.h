@@ -8,15 +8,14 @@
 
 #include "kernels/kx/types.h"
 
-#if KX_EMU && !defined(__clang__)
-// GCC remarks that such parameters were passed differently before GCC 4.6.
-#pragma GCC diagnostic ignored "-Wpsabi"
-#endif
-
 namespace strata::kx {
 
-// 128 opaque bytes: a CUtensorMap on the GPU.
+// 128 opaque bytes: a CUtensorMap on the GPU, where it must be aligned.
+#if KX_GPU
 struct alignas(64) TensorMap {
+#else
+struct TensorMap {
+#endif
   unsigned char opaque[128];
 };
 
