@@ -9,12 +9,26 @@
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
 #include "offload/plan/dependencies.h"
+#include "offload/plan/lane_set.h"
+#include "offload/plan/mode_order.h"
+#include "offload/plan/operands.h"
 #include "offload/plan/slot_pool.h"
 #include "offload/plan/slot_table.h"
 #include "offload/store/store_layout.h"
 
 namespace strata {
 namespace {
+
+using operands::Accumulated;
+using operands::Batch;
+using operands::Gradient;
+using operands::OfBlock;
+using operands::Params;
+using operands::Pending;
+using operands::R;
+using operands::Record;
+using operands::RW;
+using operands::W;
 
 // Emits operations in program order. Each method emits the part of the step it is named after.
 class Builder {
@@ -44,7 +58,7 @@ class Builder {
     plan_.compute_dtype = layout.compute_dtype;
     plan_.micro_batches = train_ ? choice.micro_batches : 1;
     plan_.clip = choice.clip;
-    AddLanes();
+    lanes_ = MakeLanes(choice, table_, kind, &plan_.lanes);
   }
 
   StepPlan Build() {
@@ -58,77 +72,17 @@ class Builder {
       }
     }
     Commit();
-    OrderByMode();
+    const std::vector<ExplicitOrder> orders = OrderByMode(plan_, marks_);
     plan_.slots = std::move(table_.slots);
     plan_.chunks = std::move(table_.chunks);
     plan_.homes = std::move(table_.homes);
     plan_.pending = std::move(table_.pending);
     std::copy(std::begin(table_.arena_bytes), std::end(table_.arena_bytes), plan_.arena_bytes);
-    DeriveDependencies(orders_, &plan_);
+    DeriveDependencies(orders, &plan_);
     return std::move(plan_);
   }
 
  private:
-  // ---- Lanes
-
-  int32_t AddLane(LaneKind kind) {
-    int32_t index = 0;
-    for (const Lane& lane : plan_.lanes) index += lane.kind == kind;
-    plan_.lanes.push_back(Lane{kind, index});
-    return static_cast<int32_t>(plan_.lanes.size() - 1);
-  }
-
-  // NVMe: with one I/O thread everything is on one lane. Else parameters, what is held from FORWARD to
-  // BACKWARD, and sums of gradients have a lane each: none waits for another, nor for records, which have the
-  // other lanes, one chunk after the other. Lanes nothing would run on are not made.
-  void AddLanes() {
-    batch_lane_ = AddLane(LaneKind::kControl);
-    commit_lane_ = AddLane(LaneKind::kControl);
-    compute_lane_ = AddLane(LaneKind::kCompute);
-    cpu_lane_ = AddLane(LaneKind::kCpu);
-    h2d_lane_ = AddLane(LaneKind::kH2D);
-    d2h_lane_ = AddLane(LaneKind::kD2H);
-    // Parameters that come back from a CPU update wait for it; what is fetched for a block must not wait
-    // behind.
-    for (const PlanChoice::UnitHome& home : choice_.units) {
-      if (home_lane_ < 0 && train_ && home.params == Tier::kDevice && home.record != Tier::kDevice)
-        home_lane_ = AddLane(LaneKind::kH2D);
-    }
-    bool params = false, records = false, held = false, sums = false;
-    for (const PlanChoice::UnitHome& home : choice_.units) {
-      params |= home.params == Tier::kNvme;
-      records |= home.record == Tier::kNvme;
-      sums |= train_ && home.gradients == Tier::kNvme;
-    }
-    for (const Held* of : {&activation_, &saved_, &saved_rest_}) {
-      for (const int32_t item : of->at.item) held |= item >= 0;
-    }
-    if (choice_.io_threads == 1) {
-      if (!params && !records && !held && !sums) return;
-      const NvmeLanes all = AddNvmeLanes();
-      params_lanes_ = held_lanes_ = sums_lanes_ = all;
-      record_lanes_ = {all};
-      return;
-    }
-    if (params) params_lanes_ = AddNvmeLanes();
-    if (records) {
-      const int count = std::max(1, choice_.io_threads - static_cast<int>(params) - held - sums);
-      for (int i = 0; i < count; ++i) record_lanes_.push_back(AddNvmeLanes());
-    }
-    if (held) held_lanes_ = AddNvmeLanes();
-    if (sums) sums_lanes_ = AddNvmeLanes();
-  }
-
-  struct NvmeLanes {
-    int32_t read = -1, write = -1;
-  };
-  NvmeLanes AddNvmeLanes() {
-    NvmeLanes lanes;
-    lanes.read = AddLane(LaneKind::kNvmeRead);
-    lanes.write = AddLane(LaneKind::kNvmeWrite);
-    return lanes;
-  }
-
   // ---- Operations and operands
 
   int32_t Emit(OpKind kind, int32_t lane, std::vector<Operand> operands, int block = -1, int unit = -1,
@@ -154,72 +108,6 @@ class Builder {
     return op;
   }
 
-  static Operand Make(Access access, int32_t slot, int64_t offset, int64_t bytes, Content content) {
-    Operand operand;
-    operand.access = access;
-    operand.slot = slot;
-    operand.offset = offset;
-    operand.bytes = bytes;
-    operand.content = content;
-    return operand;
-  }
-  static Operand R(int32_t slot, int64_t offset, int64_t bytes, Content content) {
-    return Make(Access::kRead, slot, offset, bytes, content);
-  }
-  static Operand W(int32_t slot, int64_t offset, int64_t bytes, Content content) {
-    return Make(Access::kWrite, slot, offset, bytes, content);
-  }
-  static Operand RW(int32_t slot, int64_t offset, int64_t bytes, Content before, Content after) {
-    Operand operand = Make(Access::kReadWrite, slot, offset, bytes, after);
-    operand.before = before;
-    return operand;
-  }
-
-  static Content Params(int unit, int chunk, int updates) {
-    Content content;
-    content.kind = ContentKind::kParams;
-    content.unit = unit;
-    content.chunk = chunk;
-    content.updates = static_cast<int8_t>(updates);
-    return content;
-  }
-  static Content Record(int unit, int chunk, int updates) {
-    Content content = Params(unit, chunk, updates);
-    content.kind = ContentKind::kRecord;
-    return content;
-  }
-  static Content Pending(int unit, int chunk, int updates) {
-    Content content = Params(unit, chunk, updates);
-    content.kind = ContentKind::kPending;
-    return content;
-  }
-  static Content OfBlock(ContentKind kind, int block, int mb) {
-    Content content;
-    content.kind = kind;
-    content.block = static_cast<int16_t>(block);
-    content.micro_batch = mb;
-    return content;
-  }
-  static Content Gradient(int block, int unit, int mb) {
-    Content content = OfBlock(ContentKind::kGradient, block, mb);
-    content.unit = unit;
-    return content;
-  }
-  static Content Accumulated(int unit, int chunk, int64_t contributions) {
-    Content content;
-    content.kind = ContentKind::kAccumulated;
-    content.unit = unit;
-    content.chunk = chunk;
-    content.contributions = static_cast<int32_t>(contributions);
-    return content;
-  }
-  static Content Batch(int mb) {
-    Content content;
-    content.kind = ContentKind::kBatch;
-    content.micro_batch = mb;
-    return content;
-  }
-
   Operand Workspace(int64_t bytes) const { return W(table_.workspace, 0, bytes, Content()); }
   int64_t ParamBytes(int unit) const { return layout_.units[unit].elements * facts_.param_size; }
   int64_t AccBytes(int unit) const { return layout_.units[unit].elements * facts_.acc_size; }
@@ -234,10 +122,10 @@ class Builder {
 
   void MicroBatch(int mb) {
     const int32_t host = host_batch_.Acquire(mb);
-    Emit(OpKind::kBatch, batch_lane_, {W(host, 0, layout_.token_bytes, Batch(mb))}, -1, -1, -1, mb);
+    Emit(OpKind::kBatch, lanes_.batch, {W(host, 0, layout_.token_bytes, Batch(mb))}, -1, -1, -1, mb);
     plan_.ops.back().bytes = layout_.token_bytes;
     batch_slot_ = device_batch_.Acquire(mb);
-    EmitCopy(OpKind::kH2D, h2d_lane_, R(host, 0, layout_.token_bytes, Batch(mb)),
+    EmitCopy(OpKind::kH2D, lanes_.h2d, R(host, 0, layout_.token_bytes, Batch(mb)),
              W(batch_slot_, 0, layout_.token_bytes, Batch(mb)), -1, -1, -1, mb);
     host_batch_.Release(host, false);
     for (int b = 0; b < facts_.head; ++b) Forward(OpKind::kForward, b, mb);
@@ -276,12 +164,12 @@ class Builder {
         const ChunkHome& home = table_.homes[u][k];
         const int64_t bytes = Stored(ChunkElements(u, k) * facts_.param_size);
         const int64_t offset = table_.chunks[u][k].begin * facts_.param_size;
-        EmitCopy(OpKind::kRead, params_lanes_.read, R(home.params_slot, 0, bytes, Params(u, k, 0)),
+        EmitCopy(OpKind::kRead, lanes_.params.read, R(home.params_slot, 0, bytes, Params(u, k, 0)),
                  W(source, offset, bytes, Params(u, k, 0)), block, u, k, mb);
       }
     }
     const int32_t slot = device_params_[c].Acquire(u);
-    EmitCopy(OpKind::kH2D, h2d_lane_, R(source, 0, ParamBytes(u), Params(u, -1, 0)),
+    EmitCopy(OpKind::kH2D, lanes_.h2d, R(source, 0, ParamBytes(u), Params(u, -1, 0)),
              W(slot, 0, ParamBytes(u), Params(u, -1, 0)), block, u, -1, mb);
     if (table_.params_home[u] < 0) host_params_[c].Release(source, false);
     return slot;
@@ -352,25 +240,27 @@ class Builder {
     if (source.slot < 0) {
       source.slot = held->stage.Acquire(key);
       const int64_t bytes = Stored(there.bytes);
-      EmitCopy(OpKind::kRead, held_lanes_.read, R(held->at.item[block], 0, bytes, there.content),
+      EmitCopy(OpKind::kRead, lanes_.held.read, R(held->at.item[block], 0, bytes, there.content),
                W(source.slot, 0, bytes, there.content), block, -1, -1, mb);
     }
-    EmitCopy(OpKind::kActIn, h2d_lane_, source, W(there.slot, 0, there.bytes, there.content), block, -1, -1,
+    EmitCopy(OpKind::kActIn, lanes_.h2d, source, W(there.slot, 0, there.bytes, there.content), block, -1, -1,
              mb);
     held->stage.Release(source.slot, true);
     return there;
   }
 
-  // Takes what has just been made to where it waits for BACKWARD.
+  // What FORWARD has just made waits for BACKWARD: where it is, or where it is taken now.
   void SendHeld(Held* held, Operand made, int block, int mb) {
+    if (held->at.stays[block]) return;
+    ReleaseHeld(held, made, true);
     const int32_t host = held->at.host[block], item = held->at.item[block];
-    if (host < 0 && item < 0) return;
+    if (host < 0 && item < 0 && !held->at.staged[block]) return;
     made.access = Access::kRead;
     const int32_t to = host >= 0 ? host : held->stage.Acquire(ActKey(block, mb));
-    EmitCopy(OpKind::kActOut, d2h_lane_, made, W(to, 0, made.bytes, made.content), block, -1, -1, mb);
-    if (item < 0) return;
+    EmitCopy(OpKind::kActOut, lanes_.d2h, made, W(to, 0, made.bytes, made.content), block, -1, -1, mb);
+    if (item < 0) return;  // in the host, or it stays in its slot of the stage
     const int64_t bytes = Stored(made.bytes);
-    EmitCopy(OpKind::kWrite, held_lanes_.write, R(to, 0, bytes, made.content),
+    EmitCopy(OpKind::kWrite, lanes_.held.write, R(to, 0, bytes, made.content),
              W(item, 0, bytes, made.content), block, -1, -1, mb);
     held->stage.Release(to, true);
   }
@@ -378,6 +268,13 @@ class Builder {
   static void ReleaseHeld(Held* held, const Operand& operand, bool keep) {
     held->device.Release(operand.slot, keep);
     held->segment.Release(operand.slot, keep);
+  }
+
+  // BACKWARD has used it.
+  void EndHeld(Held* held, const Operand& operand, int block, int mb) {
+    ReleaseHeld(held, operand, false);
+    if (held->at.stays[block]) held->device.Release(operand.slot, false);
+    if (held->at.staged[block]) held->stage.Drop(ActKey(block, mb));
   }
 
   Operand Tokens(int mb) const { return R(batch_slot_, 0, layout_.token_bytes, Batch(mb)); }
@@ -393,7 +290,7 @@ class Builder {
                    const std::vector<Operand>& params) {
     operands.push_back(Workspace(layout_.blocks[b].forward_workspace_bytes));
     Append(params, &operands);
-    Emit(kind, compute_lane_, std::move(operands), b, -1, -1, mb);
+    Emit(kind, lanes_.compute, std::move(operands), b, -1, -1, mb);
     plan_.ops.back().flops = layout_.blocks[b].forward_flops;
   }
 
@@ -407,11 +304,13 @@ class Builder {
     EmitForward(kind, b, mb, {saved, rest, input, output}, params);
     ReleaseParams(b, params);
     if (b > 0) ReleaseHeld(&activation_, input, true);
-    ReleaseHeld(&activation_, output, true);  // FORWARD or LOSS of the next block takes it again at once.
-    ReleaseHeld(&saved_, saved, true);
-    ReleaseHeld(&saved_rest_, rest, true);
-    if (kind == OpKind::kRecompute) return;
-    SendHeld(&activation_, output, b + 1, mb);
+    if (kind == OpKind::kRecompute) {
+      ReleaseHeld(&activation_, output, true);
+      ReleaseHeld(&saved_, saved, true);
+      ReleaseHeld(&saved_rest_, rest, true);
+      return;
+    }
+    SendHeld(&activation_, output, b + 1, mb);  // FORWARD or LOSS of the next block takes it at once.
     SendHeld(&saved_, saved, b, mb);
     SendHeld(&saved_rest_, rest, b, mb);
   }
@@ -429,7 +328,7 @@ class Builder {
     Append(params, &operands);
     const std::vector<Operand> grads = train_ ? NewGradients(b, mb) : std::vector<Operand>();
     Append(grads, &operands);
-    losses_.push_back(Emit(OpKind::kLoss, compute_lane_, std::move(operands), b, -1, -1, mb));
+    marks_.losses.push_back(Emit(OpKind::kLoss, lanes_.compute, std::move(operands), b, -1, -1, mb));
     plan_.ops.back().flops = block.forward_flops + (train_ ? block.backward_flops : 0);
     ReleaseParams(b, params);
     ReleaseHeld(&activation_, input, false);
@@ -494,12 +393,12 @@ class Builder {
     Append(params, &operands);
     const std::vector<Operand> grads = NewGradients(b, mb);
     Append(grads, &operands);
-    last_backward_ = Emit(OpKind::kBackward, compute_lane_, std::move(operands), b, -1, -1, mb);
+    marks_.last_backward = Emit(OpKind::kBackward, lanes_.compute, std::move(operands), b, -1, -1, mb);
     plan_.ops.back().flops = block.backward_flops;
     ReleaseParams(b, params);
-    if (b > 0) ReleaseHeld(&activation_, input, false);
-    ReleaseHeld(&saved_, saved, false);
-    ReleaseHeld(&saved_rest_, rest, false);
+    if (b > 0) EndHeld(&activation_, input, b, mb);
+    EndHeld(&saved_, saved, b, mb);
+    EndHeld(&saved_rest_, rest, b, mb);
     SendGradients(b, mb, grads);
   }
 
@@ -527,7 +426,7 @@ class Builder {
       if (last && plan_.mode == Mode::kDelayed) Update(u, Speculation::kNone);
       if (choice_.units[u].gradients == Tier::kDevice) {
         if (contributions_[u] > 0) {
-          Accumulate(u, compute_lane_, table_.accumulated[u], grads[i], block, mb);
+          Accumulate(u, lanes_.compute, table_.accumulated[u], grads[i], block, mb);
           device_grads_[facts_.unit_class[u]].Release(grads[i].slot, false);
         }
       } else {
@@ -548,40 +447,45 @@ class Builder {
       destination.slot = host_grads_[c].Acquire(SlotPool::kNothing);
       destination.content = gradient.content;
     }
-    EmitCopy(OpKind::kD2H, d2h_lane_, source, destination, block, u, -1, mb);
+    EmitCopy(OpKind::kD2H, lanes_.d2h, source, destination, block, u, -1, mb);
     device_grads_[c].Release(gradient.slot, false);
     if (contributions_[u] > 0) {
-      Accumulate(u, cpu_lane_, sum, destination, block, mb);
+      Accumulate(u, lanes_.cpu, sum, destination, block, mb);
       host_grads_[c].Release(destination.slot, false);
-    }
-    if (choice_.units[u].gradients != Tier::kNvme) return;
-    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
-      const Content content = Accumulated(u, k, contributions_[u] + 1);
-      const int64_t bytes = SumChunkBytes(u, k);
-      EmitCopy(OpKind::kWrite, sums_lanes_.write,
-               R(sum, table_.chunks[u][k].begin * facts_.acc_size, bytes, content),
-               W(table_.sum_items[u][k], 0, bytes, content), block, u, k, mb);
     }
     host_sums_[c].Release(sum, true);
   }
 
-  // Where the sum so far is in host memory; from NVMe it is brought there, if it is not there still.
+  // Where the sum so far is in host memory; from NVMe it is brought there, if it is not there still. What has
+  // to make room for it is written only now: what is used before its slot is needed is never written.
   int32_t HostSum(int u, int block, int mb) {
     if (choice_.units[u].gradients != Tier::kNvme) return table_.accumulated[u];
     SlotPool& pool = host_sums_[facts_.unit_class[u]];
     int32_t slot = pool.Find(u);
     if (slot >= 0) return slot;
-    slot = pool.Acquire(u);
+    int64_t evicted = SlotPool::kNothing;
+    slot = pool.Acquire(u, &evicted);
+    if (evicted >= 0) WriteSum(static_cast<int>(evicted), slot, block, mb);
     if (contributions_[u] == 0) return slot;
     for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k)
       ReadSum(u, k, slot, table_.chunks[u][k].begin * facts_.acc_size, block, mb);
     return slot;
   }
 
+  void WriteSum(int u, int32_t slot, int block, int mb) {
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+      const Content content = Accumulated(u, k, contributions_[u]);
+      const int64_t bytes = SumChunkBytes(u, k);
+      EmitCopy(OpKind::kWrite, lanes_.sums.write,
+               R(slot, table_.chunks[u][k].begin * facts_.acc_size, bytes, content),
+               W(table_.sum_items[u][k], 0, bytes, content), block, u, k, mb);
+    }
+  }
+
   void ReadSum(int u, int k, int32_t slot, int64_t offset, int block, int mb) {
     const Content content = Accumulated(u, k, contributions_[u]);
     const int64_t bytes = SumChunkBytes(u, k);
-    EmitCopy(OpKind::kRead, sums_lanes_.read, R(table_.sum_items[u][k], 0, bytes, content),
+    EmitCopy(OpKind::kRead, lanes_.sums.read, R(table_.sum_items[u][k], 0, bytes, content),
              W(slot, offset, bytes, content), block, u, k, mb);
   }
 
@@ -597,9 +501,9 @@ class Builder {
   }
 
   void Norm(int u) {
-    const int32_t lane = choice_.units[u].gradients == Tier::kDevice ? compute_lane_ : cpu_lane_;
+    const int32_t lane = choice_.units[u].gradients == Tier::kDevice ? lanes_.compute : lanes_.cpu;
     const int32_t sum = HostSum(u, -1, -1);  // of a device sum: its home
-    norms_.push_back(
+    marks_.norms.push_back(
         Emit(OpKind::kNorm, lane, {R(sum, 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))}, -1, u));
     plan_.ops.back().bytes = AccBytes(u);
     host_sums_[facts_.unit_class[u]].Release(sum, true);
@@ -608,7 +512,7 @@ class Builder {
   }
 
   void HandOver(int u, int32_t lane) {
-    hand_overs_.push_back(
+    marks_.hand_overs.push_back(
         Emit(OpKind::kHandOver, lane,
              {R(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, contributions_[u])),
               W(table_.pending[u], 0, AccBytes(u), Pending(u, -1, 1))},
@@ -616,7 +520,7 @@ class Builder {
     plan_.ops.back().bytes = 2 * AccBytes(u);
   }
 
-  void Clip() { clip_ = Emit(OpKind::kClip, cpu_lane_, {}); }
+  void Clip() { marks_.clip = Emit(OpKind::kClip, lanes_.cpu, {}); }
 
   // Updated before CLIP, which only a record with versions survives: on NVMe the version before is there
   // until COMMIT. Records in memory are updated in place and cost no I/O, so they wait.
@@ -644,7 +548,7 @@ class Builder {
     int32_t record_slot = home.record_slot;
     NvmeLanes lanes;
     if (at.record == Tier::kNvme) {
-      lanes = record_lanes_[records_ % record_lanes_.size()];
+      lanes = lanes_.records[records_ % lanes_.records.size()];
       record_slot = record_.Acquire(SlotPool::kNothing);
       EmitCopy(OpKind::kRead, lanes.read, R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
                W(record_slot, 0, Stored(record_bytes), Record(u, k, 0)), -1, u, k, -1);
@@ -653,8 +557,8 @@ class Builder {
     const bool staged = !on_device && at.params != Tier::kHost;
     const int32_t params_slot = staged ? params_out_.Acquire(SlotPool::kNothing) : home.params_slot;
     const Operand params = W(params_slot, staged ? 0 : home.params_offset, params_bytes, Params(u, k, 1));
-    updates_.push_back(Emit(
-        OpKind::kUpdate, on_device ? compute_lane_ : cpu_lane_,
+    marks_.updates.push_back(Emit(
+        OpKind::kUpdate, on_device ? lanes_.compute : lanes_.cpu,
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
     plan_.ops.back().bytes = n * (28 + facts_.param_size);
     accumulated_chunk_.Release(gradient.slot, false);
@@ -668,10 +572,10 @@ class Builder {
     }
     if (!staged) return;
     if (at.params == Tier::kNvme) {
-      EmitCopy(OpKind::kWrite, params_lanes_.write, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
+      EmitCopy(OpKind::kWrite, lanes_.params.write, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1);
     } else {
-      EmitCopy(OpKind::kH2D, home_lane_, R(params_slot, 0, params_bytes, Params(u, k, 1)),
+      EmitCopy(OpKind::kH2D, lanes_.home, R(params_slot, 0, params_bytes, Params(u, k, 1)),
                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u, k, -1);
     }
     params_out_.Release(params_slot, false);
@@ -694,56 +598,13 @@ class Builder {
                           delayed ? Pending(u, k, 0) : Accumulated(u, k, contributions_[u]));
     if (on_device || choice_.units[u].gradients == Tier::kHost) return sum;
     const int32_t slot = accumulated_chunk_.Acquire(SlotPool::kNothing);
-    EmitCopy(OpKind::kD2H, d2h_lane_, sum, W(slot, 0, bytes, sum.content), -1, u, k, -1);
+    EmitCopy(OpKind::kD2H, lanes_.d2h, sum, W(slot, 0, bytes, sum.content), -1, u, k, -1);
     return R(slot, 0, bytes, sum.content);
   }
 
-  // ---- The end, and order beyond hazards
+  // ---- The end
 
-  void Commit() { commit_ = Emit(OpKind::kCommit, commit_lane_, {}); }
-
-  void Order(int32_t op, int32_t on, int32_t distance = 0) {
-    orders_.push_back(ExplicitOrder{op, Dependency{on, distance}});
-  }
-
-  void OrderByMode() {
-    // A step is over when all of it is: lanes are FIFO, so the last operation of each stands for the others.
-    std::vector<int32_t> last(plan_.lanes.size(), -1);
-    for (int32_t i = 0; i < commit_; ++i) last[plan_.ops[i].lane] = i;
-    for (const int32_t op : last) {
-      if (op >= 0) Order(commit_, op);
-    }
-    if (train_) {
-      Order(clip_, commit_, 1);  // CLIP decides what the step before has already published.
-      for (const int32_t op : norms_) Order(clip_, op);
-      for (const int32_t op : losses_) {
-        Order(clip_, op);
-        // The loss scale of a step is decided by the gradients of the step before.
-        if (plan_.compute_dtype == DType::kF16) Order(op, clip_, 1);
-      }
-      // The leaves of the norm are written by NORM and read by CLIP but stand in no slot.
-      for (const int32_t op : norms_) Order(op, clip_, 1);
-      for (const int32_t op : updates_) {
-        // State changes only after the step before is committed: so a step is atomic, COMMIT sees exactly
-        // its own step in every tier, and no NVMe item ever needs a third version.
-        Order(op, commit_, 1);
-        if (plan_.ops[op].speculation == Speculation::kAssumed || plan_.mode == Mode::kDelayed) continue;
-        Order(op, clip_);
-        Order(op, last_backward_);
-      }
-      for (const int32_t op : hand_overs_) Order(op, commit_, 1);
-      for (int32_t op = clip_; op < commit_; ++op) {
-        if (plan_.ops[op].speculation == Speculation::kRedo) Order(op, clip_);
-      }
-    }
-    if (plan_.mode != Mode::kSync) return;
-    std::vector<bool> seen(plan_.lanes.size(), false);
-    for (int32_t i = 0; i < static_cast<int32_t>(plan_.ops.size()); ++i) {
-      if (seen[plan_.ops[i].lane]) continue;
-      seen[plan_.ops[i].lane] = true;
-      Order(i, commit_, 1);
-    }
-  }
+  void Commit() { marks_.commit = Emit(OpKind::kCommit, lanes_.commit, {}); }
 
   const ModelLayout& layout_;
   const LayoutFacts facts_;
@@ -755,19 +616,12 @@ class Builder {
   Held activation_, saved_, saved_rest_;
   SlotPool record_, params_out_, accumulated_chunk_;
   StepPlan plan_;
-  std::vector<ExplicitOrder> orders_;
-
-  int32_t batch_lane_ = -1, commit_lane_ = -1, compute_lane_ = -1, cpu_lane_ = -1, h2d_lane_ = -1,
-          d2h_lane_ = -1, home_lane_ = -1;
-  NvmeLanes params_lanes_, held_lanes_, sums_lanes_;
-  std::vector<NvmeLanes> record_lanes_;
+  LaneSet lanes_;
+  StepMarks marks_;
 
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch
   std::vector<int64_t> contributions_;  // by unit, so far
   size_t records_ = 0;                  // NVMe records updated so far
-
-  std::vector<int32_t> losses_, norms_, updates_, hand_overs_;
-  int32_t last_backward_ = -1, clip_ = -1, commit_ = -1;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "offload/plan/builder.h"
 
+#include <map>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,8 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
           Hold(holding, &choice);
           // The rest turns with the placement, so that all of it is seen with all of that.
           for (int turn = 0; turn < 3; ++turn, ++n) {
-            choice.mode = static_cast<Mode>((n / 2 + turn) % 3);
+            choice.mode = static_cast<Mode>((n / 2 + turn) % 5);
+            if (choice.mode == Mode::kDelayed && gradients == Tier::kNvme) choice.mode = Mode::kSpeculative;
             choice.clip = n % 2 == 0 && choice.mode != Mode::kOverlap;
             choice.prefetch_depth = 1 + (n / 3 + turn) % 4;
             choice.io_threads = 1 + (n / 5) % 4;
@@ -126,8 +128,79 @@ TEST(BuilderTest, SegmentsAreComputedAgainOnce) {
     }
     const int last = (kLayers - 1) % segment + 1;
     EXPECT_EQ(recomputes, 2 * (kLayers - last)) << segment;
-    EXPECT_EQ(out, 2 * ((kLayers - 1) / segment + 1)) << segment;
+    // Where inputs follow each other two are on the device at one time: the last is there still.
+    EXPECT_EQ(out, 2 * ((kLayers - 1) / segment + (segment == 1 ? 0 : 1))) << segment;
   }
+}
+
+// Transfers of one kind and content, by block (of sums: by unit).
+std::map<int, int> Transfers(const StepPlan& plan, OpKind kind, ContentKind content) {
+  std::map<int, int> count;
+  for (const Op& op : plan.ops) {
+    if (op.kind == kind && op.operands[0].content.kind == content)
+      ++count[content == ContentKind::kAccumulated ? op.unit : op.block];
+  }
+  return count;
+}
+
+StepPlan SixLayers(Tier gradients, Tier activation, int depth, int64_t micro_batches) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 6, .edge_elements = 64});
+  PlanChoice choice = UniformChoice(layout, Tier::kHost, gradients, Tier::kHost, activation, true);
+  for (PlanChoice::BlockChoice& block : choice.blocks) block.saved_home = activation;
+  choice.prefetch_depth = depth;
+  choice.micro_batches = micro_batches;
+  choice.chunk_elements = 2048;
+  const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+  EXPECT_TRUE(plans.ok()) << plans.status();
+  return plans->train;
+}
+
+// Of what FORWARD makes the last is where it is when BACKWARD turns round: it neither goes nor comes, nor has
+// it a home.
+TEST(BuilderTest, WhatForwardMadeLastStaysWhereItIs) {
+  using Count = std::map<int, int>;
+  const StepPlan host = SixLayers(Tier::kHost, Tier::kHost, 1, 2);
+  // One slot on the device for what moves; two for inputs, of which the head's input takes one.
+  for (const ContentKind kind : {ContentKind::kSaved, ContentKind::kSavedRest, ContentKind::kActivation}) {
+    const Count out = {{1, 2}, {2, 2}, {3, 2}, {4, 2}, {5, 2}};
+    EXPECT_EQ(Transfers(host, OpKind::kActOut, kind), out) << Name(kind);
+    EXPECT_EQ(Transfers(host, OpKind::kActIn, kind), out) << Name(kind);
+  }
+  // Two on the device (and a third for inputs), and two more on their way to the drive.
+  const StepPlan nvme = SixLayers(Tier::kHost, Tier::kNvme, 2, 3);
+  for (const ContentKind kind : {ContentKind::kSaved, ContentKind::kSavedRest, ContentKind::kActivation}) {
+    const Count moved = {{1, 3}, {2, 3}, {3, 3}, {4, 3}}, stored = {{1, 3}, {2, 3}};
+    EXPECT_EQ(Transfers(nvme, OpKind::kActOut, kind), moved) << Name(kind);
+    EXPECT_EQ(Transfers(nvme, OpKind::kWrite, kind), stored) << Name(kind);
+    EXPECT_EQ(Transfers(nvme, OpKind::kRead, kind), stored) << Name(kind);
+  }
+  for (const StepPlan* plan : {&host, &nvme}) {
+    std::vector<bool> used(plan->slots.size(), false);
+    for (const Op& op : plan->ops) {
+      for (const Operand& operand : op.operands) used[operand.slot] = true;
+    }
+    for (size_t s = 0; s < used.size(); ++s) EXPECT_TRUE(used[s]) << plan->slots[s].name;
+  }
+}
+
+// A sum is written when its slot is wanted, not before: what is used where it has grown never is.
+TEST(BuilderTest, SumsAreWrittenOnlyToMakeRoom) {
+  using Count = std::map<int, int>;
+  const auto written = [](int depth, int64_t micro_batches) {
+    return Transfers(SixLayers(Tier::kNvme, Tier::kHost, depth, micro_batches), OpKind::kWrite,
+                     ContentKind::kAccumulated);
+  };
+  // Five chunks each. Units 1 to 6 are the layers, 0, 7 and 8 the edges, which have slots of their own.
+  const Count one = written(1, 1);
+  EXPECT_EQ(one.count(1), 0u);
+  for (int u = 2; u <= 6; ++u) EXPECT_EQ(one.at(u), 5) << u;
+  const Count deep = written(4, 1);
+  for (int u = 1; u <= 4; ++u) EXPECT_EQ(deep.count(u), 0u) << u;
+  for (int u = 5; u <= 6; ++u) EXPECT_EQ(deep.at(u), 5) << u;
+  const Count two = written(1, 2);
+  EXPECT_EQ(two.at(1), 5);
+  for (int u = 2; u <= 6; ++u) EXPECT_EQ(two.at(u), 10) << u;
+  EXPECT_TRUE(written(6, 3).empty());
 }
 
 TEST(BuilderTest, CombinationsThatDoNotExistNameTheFieldAndTheRemedy) {

@@ -225,13 +225,17 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
     job->placement[1][static_cast<int>(home.gradients)] += n * acc;
     job->placement[2][static_cast<int>(home.record)] += n * kRecordBytesPerElement;
   }
-  using Saved = PlanChoice::Saved;
+  const SlotTable table = MakeSlotTable(layout, LayoutFacts(layout), job->choice, PlanKind::kTrain);
+  const auto add = [&](const SlotTable::Held& held, size_t b, int64_t bytes) {
+    auto& placement = job->placement[3];
+    if (held.own[b] >= 0 || held.stays[b]) placement[static_cast<int>(Tier::kDevice)] += bytes;
+    if (held.host[b] >= 0 || held.staged[b]) placement[static_cast<int>(Tier::kHost)] += bytes;
+    if (held.item[b] >= 0) placement[static_cast<int>(Tier::kNvme)] += bytes;
+  };
   for (size_t b = 1; b + 1 < layout.blocks.size(); ++b) {
-    const PlanChoice::BlockChoice& block = job->choice.blocks[b];
-    if (block.checkpoint) job->placement[3][static_cast<int>(block.activation)] += layout.activation_bytes;
-    int64_t& kept = job->placement[3][static_cast<int>(block.saved_home)];
-    if (block.saved != Saved::kRecompute) kept += layout.blocks[b].saved_bytes;
-    if (block.saved == Saved::kKeep) kept += layout.blocks[b].saved_rest_bytes;
+    add(table.activation, b, layout.activation_bytes);
+    add(table.saved, b, layout.blocks[b].saved_bytes);
+    add(table.saved_rest, b, layout.blocks[b].saved_rest_bytes);
   }
 }
 

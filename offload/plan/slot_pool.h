@@ -43,13 +43,15 @@ class SlotPool {
     }
   }
 
-  // A slot nobody uses, from now on holding `key`. The pool was sized for this, so there is one.
-  int32_t Acquire(int64_t key) {
+  // A slot nobody uses, from now on holding `key`. The pool was sized for this, so there is one. `evicted`:
+  // what it held until now that could have been found again.
+  int32_t Acquire(int64_t key, int64_t* evicted = nullptr) {
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
       if (entry.users == 0 && (oldest == nullptr || entry.released < oldest->released)) oldest = &entry;
     }
     STRATA_CHECK(oldest != nullptr);
+    if (evicted != nullptr) *evicted = oldest->key;
     oldest->key = key;
     oldest->users = 1;
     return oldest->slot;
@@ -63,6 +65,16 @@ class SlotPool {
       --entry.users;
       entry.released = ++clock_;
       if (!keep) entry.key = kNothing;
+    }
+  }
+
+  // Ends all use of the slot that holds `key`.
+  void Drop(int64_t key) {
+    for (Entry& entry : entries_) {
+      if (entry.key != key) continue;
+      entry.key = kNothing;
+      entry.users = 0;
+      entry.released = ++clock_;
     }
   }
 

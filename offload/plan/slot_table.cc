@@ -274,13 +274,14 @@ class TableBuilder {
       ring.needed = std::max({ring.needed, forward, backward});
     }
     SlotTable::Held* held = &table_.activation;
-    held->device =
-        alloc_.AddPool(Tier::kDevice, ring.Count(choice_.prefetch_depth), ring.bytes, "activation");
+    const int64_t slots = ring.Count(choice_.prefetch_depth);
+    held->device = alloc_.AddPool(Tier::kDevice, slots, ring.bytes, "activation");
     const int64_t segment = LongestSegment([](int) { return true; });
     held->segment =
         alloc_.AddPool(Tier::kDevice, segment - 1, layout_.activation_bytes, "recompute", "activation");
+    // All of the ring may wait but for one slot: the head's input, or what RECOMPUTE makes for nobody.
     AddHomes(
-        "checkpoint", "activation", [&](int b) { return ActivationFate(b); },
+        "checkpoint", "activation", slots - 1, [&](int b) { return ActivationFate(b); },
         [&](int) { return layout_.activation_bytes; }, held);
     if (train_) {
       table_.activation_gradient =
@@ -288,22 +289,39 @@ class TableBuilder {
     }
   }
 
-  // Homes from FORWARD to BACKWARD, and what NVMe items pass through.
+  // Homes from FORWARD to BACKWARD, and what NVMe items pass through. The last blocks need none: they wait in
+  // `room` slots of the device's pool, and in those of the stage.
   template <typename FateOf, typename BytesOf>
-  void AddHomes(absl::string_view prefix, absl::string_view name, const FateOf& fate, const BytesOf& bytes,
-                SlotTable::Held* held) {
+  void AddHomes(absl::string_view prefix, absl::string_view name, int64_t room, const FateOf& fate,
+                const BytesOf& bytes, SlotTable::Held* held) {
     if (!sums_only_) {
       for (std::vector<int32_t>* homes : {&held->own, &held->host, &held->item})
         homes->assign(layout_.blocks.size(), -1);
       held->again.assign(layout_.blocks.size(), false);
     }
+    held->stays.assign(layout_.blocks.size(), false);
+    held->staged.assign(layout_.blocks.size(), false);
+    PoolSize stage;
+    for (int b = facts_.head - 1; b >= 0; --b) {
+      if (bytes(b) == 0 || (fate(b) != Fate::kToHost && fate(b) != Fate::kToNvme)) continue;
+      if (room-- > 0) {
+        held->stays[b] = true;
+      } else if (fate(b) == Fate::kToNvme) {
+        Grow(&stage, bytes(b));
+      }
+    }
+    const int64_t stage_slots = stage.Count(choice_.prefetch_depth);
+    for (int64_t b = facts_.head - 1, left = stage_slots; b >= 0 && left > 0; --b) {
+      if (bytes(b) == 0 || fate(b) != Fate::kToNvme || held->stays[b]) continue;
+      held->staged[b] = true;
+      --left;
+    }
     const auto add = [&](Tier tier, int b, std::vector<int32_t>* homes) {
       const int32_t slot = alloc_.Add(tier, bytes(b), prefix, name, b);
       if (!sums_only_) (*homes)[b] = slot;
     };
-    PoolSize stage;
     for (int b = 0; b < facts_.head; ++b) {
-      if (bytes(b) == 0) continue;
+      if (bytes(b) == 0 || held->stays[b] || held->staged[b]) continue;
       switch (fate(b)) {
         case Fate::kPasses:
           break;
@@ -315,15 +333,13 @@ class TableBuilder {
           break;
         case Fate::kToNvme:
           add(Tier::kNvme, b, &held->item);
-          Grow(&stage, bytes(b));
           break;
         case Fate::kAgain:
           if (!sums_only_) held->again[b] = true;
           break;
       }
     }
-    held->stage =
-        alloc_.AddPool(Tier::kHost, stage.Count(choice_.prefetch_depth), stage.bytes, "stage", name);
+    held->stage = alloc_.AddPool(Tier::kHost, stage_slots, stage.bytes, "stage", name);
   }
 
   void AddSaved(bool rest, SlotTable::Held* held) {
@@ -337,12 +353,12 @@ class TableBuilder {
     }
     const int64_t again =
         LongestSegment([&](int b) { return SavedBytes(b, rest) > 0 && SavedFate(b, rest) == Fate::kAgain; });
-    held->device =
-        alloc_.AddPool(Tier::kDevice, moving.Count(choice_.prefetch_depth), moving.bytes, "fetch", name);
+    const int64_t slots = moving.Count(choice_.prefetch_depth);
+    held->device = alloc_.AddPool(Tier::kDevice, slots, moving.bytes, "fetch", name);
     held->segment = alloc_.AddPool(Tier::kDevice, again, segment.bytes, "recompute", name);
     AddHomes(
-        "kept", name, [&](int b) { return SavedFate(b, rest); }, [&](int b) { return SavedBytes(b, rest); },
-        held);
+        "kept", name, slots, [&](int b) { return SavedFate(b, rest); },
+        [&](int b) { return SavedBytes(b, rest); }, held);
   }
 
   void AddWorkspace() {

@@ -84,7 +84,11 @@ struct SlotTable {
     std::vector<int32_t> host;  // where it waits outside the device: a host slot
     std::vector<int32_t> item;  // or an NVMe item
     std::vector<bool> again;    // it is not kept, RECOMPUTE makes it again
-    Pool device;                // on its way from and to `host` or `item`; or only from one block to the next
+    // What FORWARD makes last is where it is still when BACKWARD, which goes the other way, wants it: these
+    // blocks have no home, but the slot of `device` (or, those that go to NVMe next, of `stage`) in which
+    // they were put is theirs until then.
+    std::vector<bool> stays, staged;
+    Pool device;   // on its way from and to `host` or `item`; or only from one block to the next
     Pool segment;  // device: what RECOMPUTE makes, as much as the longest segment needs at one time
     Pool stage;    // host: between `device` and `item`
   };

@@ -361,6 +361,40 @@ TEST(VerifierTest, MessagesNameOperationSlotAndContents) {
   EXPECT_NE(message.find("activation block"), std::string::npos) << message;
 }
 
+// A copy of updated parameters, safe in every way, that goes to a slot nobody looks at.
+TEST(VerifierTest, AWriteThatNobodyReadsIsAFinding) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  StepPlan plan =
+      Build(layout, UniformChoice(layout, Tier::kDevice, Tier::kDevice, Tier::kDevice, Tier::kHost, true));
+  ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+  const int32_t commit = static_cast<int32_t>(plan.ops.size()) - 1;
+  int32_t update = commit;  // of the last chunk, on the compute lane: after all others
+  while (plan.ops[update].kind != OpKind::kUpdate) --update;
+  Op copy;
+  copy.kind = OpKind::kD2H;
+  while (plan.lanes[copy.lane].kind != LaneKind::kD2H) ++copy.lane;
+  copy.operands = {plan.ops[update].operands[2], plan.ops[update].operands[2]};
+  copy.operands[0].access = Access::kRead;
+  copy.operands[1].slot = static_cast<int32_t>(plan.slots.size());
+  copy.operands[1].offset = 0;
+  copy.bytes = copy.operands[0].bytes;
+  copy.dependencies = {{update, 0}};
+  Slot slot;
+  slot.offset = plan.arena_bytes[1];
+  slot.bytes = plan.slots[copy.operands[0].slot].bytes;
+  slot.name = "a slot nobody looks at";
+  plan.arena_bytes[1] += slot.bytes;
+  plan.slots.push_back(slot);
+  for (Op& op : plan.ops) {
+    for (Dependency& on : op.dependencies) on.op += on.op == commit;
+  }
+  plan.ops.back().dependencies.push_back({commit, 0});
+  plan.ops.insert(plan.ops.begin() + commit, copy);
+  const std::string message(VerifyPlan(plan).message());
+  for (const char* part : {"wasteful plan", "D2H", "a slot nobody looks at", "nobody reads"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
 TEST(VerifierTest, BudgetsAreHard) {
   const ModelLayout layout = MakeTestLayout(TestShape{});
   const StepPlan plan =

@@ -50,4 +50,9 @@ int64_t BlockSizes::Of(const Content& content) const {
 
 bool IsStoreTransfer(OpKind kind) { return kind == OpKind::kRead || kind == OpKind::kWrite; }
 
+bool IsTransfer(OpKind kind) {
+  return IsStoreTransfer(kind) || kind == OpKind::kH2D || kind == OpKind::kD2H || kind == OpKind::kActOut ||
+         kind == OpKind::kActIn;
+}
+
 }  // namespace strata::verifier

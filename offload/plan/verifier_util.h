@@ -42,6 +42,8 @@ class BlockSizes {
 
 // READ and WRITE: whole blocks to and from the NVMe store.
 bool IsStoreTransfer(OpKind kind);
+// Those and the copies between host and device.
+bool IsTransfer(OpKind kind);
 
 // The passes, in this order; each relies on those before it.
 absl::Status CheckStructure(const StepPlan& plan);  // indices, ranges, memory, no cycle

@@ -18,9 +18,11 @@ constexpr int32_t kSteps = 3;
 // nothing. Every step leaves the same contents either way, so steps of both sorts may follow each other.
 class RunCheck {
  public:
-  RunCheck(const StepPlan& plan, bool redo)
+  // `read`: by operation, whether what it writes is ever read; added to.
+  RunCheck(const StepPlan& plan, bool redo, std::vector<bool>* read)
       : plan_(plan),
         redo_(redo),
+        read_(*read),
         train_(plan.kind == PlanKind::kTrain),
         sizes_(plan),
         ops_(static_cast<int32_t>(plan.ops.size())),
@@ -204,6 +206,7 @@ class RunCheck {
         return Race(operand, segment->writer);
       if (content && reads && !(segment->cell == expected) && !(start_[operand.slot] == expected))
         return WrongContent(operand, expected, *segment);
+      if (content && reads && segment->cell == expected) NoteRead(*segment);
       if (!writes) {
         NoteReader(segment);
         continue;
@@ -216,6 +219,10 @@ class RunCheck {
       segment->cell = written;
     }
     return absl::OkStatus();
+  }
+
+  void NoteRead(const Segment& segment) {
+    if (segment.writer >= 0) read_[segment.writer % ops_] = true;
   }
 
   void NoteReader(Segment* segment) {
@@ -315,6 +322,7 @@ class RunCheck {
           const Cell expected = CellOf(home.content, home);
           for (const Segment* segment : Range(home.slot, home.offset, home.bytes)) {
             if (!(segment->cell == expected)) return WrongContent(home, expected, *segment);
+            NoteRead(*segment);
           }
         }
       }
@@ -325,6 +333,7 @@ class RunCheck {
 
   const StepPlan& plan_;
   const bool redo_;
+  std::vector<bool>& read_;
   const bool train_;
   const BlockSizes sizes_;
   const int32_t ops_;
@@ -343,10 +352,18 @@ class RunCheck {
 }  // namespace
 
 absl::Status CheckRuns(const StepPlan& plan) {
-  STRATA_RETURN_IF_ERROR(RunCheck(plan, /*redo=*/false).Run());
+  std::vector<bool> read(plan.ops.size(), false);
+  STRATA_RETURN_IF_ERROR(RunCheck(plan, /*redo=*/false, &read).Run());
   const bool speculates = std::any_of(plan.ops.begin(), plan.ops.end(),
                                       [](const Op& op) { return op.speculation != Speculation::kNone; });
-  return speculates ? RunCheck(plan, /*redo=*/true).Run() : absl::OkStatus();
+  if (speculates) STRATA_RETURN_IF_ERROR(RunCheck(plan, /*redo=*/true, &read).Run());
+  for (int32_t i = 0; i < static_cast<int32_t>(plan.ops.size()); ++i) {
+    if (IsTransfer(plan.ops[i].kind) && !read[i])
+      return absl::InternalError(absl::StrCat(
+          "wasteful plan: ", DescribeOp(plan, i), " moves ", plan.ops[i].bytes, " bytes to ",
+          DescribeSlot(plan, plan.ops[i].operands[1].slot), " in every step, and nobody reads them there"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace strata::verifier

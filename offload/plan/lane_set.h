@@ -1,0 +1,36 @@
+// The lanes of a plan by what runs on them.
+#ifndef OFFLOAD_PLAN_LANE_SET_H_
+#define OFFLOAD_PLAN_LANE_SET_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/plan/planner.h"
+#include "offload/plan/slot_table.h"
+#include "offload/plan/step_plan.h"
+
+namespace strata {
+
+struct NvmeLanes {
+  int32_t read = -1, write = -1;
+};
+
+// Indices into StepPlan::lanes; -1: nothing would run there, so there is no such lane.
+struct LaneSet {
+  int32_t batch = -1, commit = -1, compute = -1, cpu = -1, h2d = -1, d2h = -1;
+  // Parameters that come back from a CPU update wait for it; what is fetched for a block must not wait
+  // behind.
+  int32_t home = -1;
+  // NVMe: with one I/O thread everything is on one lane. Else parameters, what is held from FORWARD to
+  // BACKWARD, and sums of gradients have a lane each: none waits for another, nor for records, which have the
+  // other lanes, one chunk after the other.
+  NvmeLanes params, held, sums;
+  std::vector<NvmeLanes> records;
+};
+
+// Appends them to `lanes`. `table` is that of the choice.
+LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, std::vector<Lane>* lanes);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_PLAN_LANE_SET_H_
