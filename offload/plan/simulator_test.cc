@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "common/random.h"
 #include "gtest/gtest.h"
 #include "offload/plan/builder.h"
 #include "offload/plan/planner.h"
@@ -47,53 +46,17 @@ double Sum(const Simulation& simulation) {
   return sum;
 }
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : random_(seed, 0) {}
-  int Below(int n) { return static_cast<int>(random_.Below(draw_++, static_cast<uint64_t>(n))); }
-  double Uniform() { return random_.Uniform(draw_++); }
-  Tier AnyTier() { return static_cast<Tier>(Below(kTierCount)); }
-
- private:
-  const CounterRandom random_;
-  uint64_t draw_ = 0;
-};
-
-// Homes of every unit and block at random, as far as such plans exist. Depth 1: the least memory that works.
-Case RandomCase(Random& random, bool minimum_slots) {
-  while (true) {
-    TestShape shape;
-    shape.layers = 1 + random.Below(6);
-    shape.tied = random.Below(2) == 0;
-    shape.norm_elements = random.Below(2) == 0 ? 0 : 64;
-    shape.edge_elements = 64 * (1 + random.Below(600));
-    shape.layer_elements = 64 * (1 + random.Below(600));
-    shape.units_per_layer = 1 + random.Below(2);
-    shape.saved_bytes = random.Below(3) * 20000;
-    Case c;
-    c.layout = MakeTestLayout(shape);
-    c.choice = UniformChoice(c.layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
-    c.choice.mode = static_cast<Mode>(random.Below(3));
-    c.choice.prefetch_depth = minimum_slots ? 1 : 1 + random.Below(4);
-    c.choice.io_threads = 1 + random.Below(3);
-    c.choice.micro_batches = 1 + random.Below(3);
-    for (PlanChoice::UnitHome& home : c.choice.units) {
-      home.params = random.AnyTier();
-      home.gradients = random.Below(2) == 0 ? Tier::kHost : Tier::kDevice;
-      home.record = random.AnyTier();
-      if (home.params != Tier::kDevice || home.gradients != Tier::kDevice)
-        home.record = random.Below(2) == 0 ? Tier::kHost : Tier::kNvme;
-    }
-    for (PlanChoice::BlockChoice& block : c.choice.blocks)
-      block.activation = random.Below(2) == 0 ? Tier::kHost : Tier::kDevice;
-    absl::StatusOr<StepPlan> plan = BuildPlan(c.layout, c.choice, PlanKind::kTrain);
-    if (!plan.ok()) continue;
-    c.plan = *std::move(plan);
-    return c;
-  }
+Case RandomCase(TestRandom& random, bool minimum_slots) {
+  Case c;
+  c.layout = MakeTestLayout(RandomShape(random));
+  c.choice = RandomChoice(c.layout, random, minimum_slots);
+  absl::StatusOr<StepPlan> plan = BuildPlan(c.layout, c.choice, PlanKind::kTrain);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  c.plan = *std::move(plan);
+  return c;
 }
 
-MachineProfile RandomProfile(Random& random, bool shared) {
+MachineProfile RandomProfile(TestRandom& random, bool shared) {
   const auto around = [&](double value) { return value * (0.1 + 3 * random.Uniform()); };
   MachineProfile profile;
   for (ComputeRates* rates : {&profile.f32, &profile.bf16}) {
@@ -119,7 +82,7 @@ MachineProfile RandomProfile(Random& random, bool shared) {
 TEST(SimulatorTest, AStepTakesAtLeastItsBoundAndAtMostFillAndDrainMore) {
   constexpr uint64_t kSeed = 20261130;
   std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
-  Random random(kSeed);
+  TestRandom random(kSeed);
   double tightest = 1e9, slowest = 0;
   for (int i = 0; i < 400; ++i) {
     const bool shared = i % 2 == 0;
@@ -144,7 +107,7 @@ TEST(SimulatorTest, AStepTakesAtLeastItsBoundAndAtMostFillAndDrainMore) {
 }
 
 TEST(SimulatorTest, PeaksAreThoseOfThePlan) {
-  Random random(7);
+  TestRandom random(7);
   for (int i = 0; i < 100; ++i) {
     const Case c = RandomCase(random, i % 2 == 0);
     const Simulation s = SimulateCase(c);

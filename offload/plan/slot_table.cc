@@ -436,11 +436,12 @@ class TableBuilder {
 
   void AddOptimizer() {
     const int depth = choice_.prefetch_depth;
+    // Before the others: where only a redo reads sums again, the highest slot is one that every step uses.
+    table_.accumulated_chunk = alloc_.AddPool(Tier::kHost, accumulated_chunk_.Count(depth),
+                                              accumulated_chunk_.bytes, "stage.accumulated");
     table_.record = alloc_.AddPool(Tier::kHost, record_.Count(depth), record_.bytes, "stage.record");
     table_.params_out =
         alloc_.AddPool(Tier::kHost, params_out_.Count(depth), params_out_.bytes, "stage.params-out");
-    table_.accumulated_chunk = alloc_.AddPool(Tier::kHost, accumulated_chunk_.Count(depth),
-                                              accumulated_chunk_.bytes, "stage.accumulated");
   }
 
   // Between runs the executor moves states through the host arena behind the persistent slots: one chunk's

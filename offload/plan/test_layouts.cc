@@ -100,4 +100,45 @@ void Hold(const Holding& holding, PlanChoice* choice) {
   }
 }
 
+TestShape RandomShape(TestRandom& random) {
+  TestShape shape;
+  shape.layers = 1 + random.Below(6);
+  shape.tied = random.Below(2) == 0;
+  shape.norm_elements = random.Below(2) == 0 ? 0 : 64;
+  shape.edge_elements = 64 * (1 + random.Below(600));
+  shape.layer_elements = 64 * (1 + random.Below(600));
+  shape.units_per_layer = 1 + random.Below(2);
+  shape.saved_bytes = random.Below(3) * 20000;
+  shape.saved_rest_bytes = shape.saved_bytes == 0 ? 0 : random.Below(3) * 8000;
+  return shape;
+}
+
+PlanChoice RandomChoice(const ModelLayout& layout, TestRandom& random, bool minimum_slots) {
+  using Saved = PlanChoice::Saved;
+  PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
+  choice.mode = static_cast<Mode>(random.Below(5));
+  choice.clip = choice.mode != Mode::kOverlap && random.Below(2) == 0;
+  choice.prefetch_depth = minimum_slots ? 1 : 1 + random.Below(4);
+  choice.io_threads = 1 + random.Below(4);
+  choice.micro_batches = 1 + random.Below(3);
+  choice.chunk_elements = int64_t{2048} << random.Below(4);
+  for (PlanChoice::UnitHome& home : choice.units) {
+    home.params = random.AnyTier();
+    home.gradients = random.AnyTier();
+    if (choice.mode == Mode::kDelayed && home.gradients == Tier::kNvme) home.gradients = Tier::kHost;
+    home.record = random.AnyTier();
+    if (home.record == Tier::kDevice && (home.params != Tier::kDevice || home.gradients != Tier::kDevice))
+      home.record = random.Below(2) == 0 ? Tier::kHost : Tier::kNvme;
+  }
+  for (size_t b = 1; b + 1 < choice.blocks.size(); ++b) {
+    PlanChoice::BlockChoice& block = choice.blocks[b];
+    block.saved = static_cast<Saved>(random.Below(3));
+    block.saved_home = random.AnyTier();
+    block.activation = random.AnyTier();
+    block.checkpoint = b == 1 || block.saved != Saved::kRecompute ||
+                       choice.blocks[b - 1].saved != Saved::kRecompute || random.Below(3) == 0;
+  }
+  return choice;
+}
+
 }  // namespace strata

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "common/random.h"
 #include "offload/model/model_layout.h"
 #include "offload/plan/planner.h"
 
@@ -39,6 +40,25 @@ struct Holding {
 };
 const std::vector<Holding>& Holdings();
 void Hold(const Holding& holding, PlanChoice* choice);
+
+// Numbers in a row from a seed.
+class TestRandom {
+ public:
+  explicit TestRandom(uint64_t seed) : random_(seed, 0) {}
+  int Below(int n) { return static_cast<int>(random_.Below(draw_++, static_cast<uint64_t>(n))); }
+  double Uniform() { return random_.Uniform(draw_++); }
+  Tier AnyTier() { return static_cast<Tier>(Below(kTierCount)); }
+
+ private:
+  const CounterRandom random_;
+  uint64_t draw_ = 0;
+};
+
+// Any shape, and of it any choice there is a plan for: modes, homes of every unit, what every block keeps and
+// where, segments, micro-batches, depths, lanes and chunks. `minimum_slots`: depth 1, the least memory that
+// works.
+TestShape RandomShape(TestRandom& random);
+PlanChoice RandomChoice(const ModelLayout& layout, TestRandom& random, bool minimum_slots);
 
 }  // namespace strata
 

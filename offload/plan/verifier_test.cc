@@ -1,7 +1,9 @@
 #include "offload/plan/verifier.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,6 +105,29 @@ TEST(VerifierTest, DelayedUpdatesUseTheGradientOfTheStepBefore) {
   PlanChoice sync = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false);
   sync.micro_batches = 2;
   EXPECT_NE(SymbolicRun(Build(layout, sync), 3, std::nullopt), digest);
+}
+
+// Placements no test has thought of: sound, and of one layout all compute the same.
+TEST(VerifierTest, RandomPlansVerifyAndComputeTheSame) {
+  constexpr uint64_t kSeed = 20261131;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
+  TestRandom random(kSeed);
+  for (int i = 0; i < 40; ++i) {
+    TestShape shape = RandomShape(random);
+    shape.compute = i % 3 == 0 ? DType::kF16 : i % 3 == 1 ? DType::kBF16 : DType::kF32;
+    const ModelLayout layout = MakeTestLayout(shape);
+    std::array<std::optional<uint64_t>, 2> digests;  // mode delayed computes something else
+    for (int j = 0; j < 6; ++j) {
+      PlanChoice choice = RandomChoice(layout, random, j % 3 == 0);
+      choice.chunk_elements = 4096;
+      choice.micro_batches = 1 + i % 3;
+      const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+      ASSERT_TRUE(plans.ok()) << plans.status() << " of " << i << ", " << j;
+      std::optional<uint64_t>& digest = digests[choice.mode == Mode::kDelayed];
+      if (!digest.has_value()) digest = SymbolicRun(plans->train, 3, std::nullopt);
+      for (const RedoSteps redo : kRedoSteps) EXPECT_EQ(SymbolicRun(plans->train, 3, j, redo), *digest);
+    }
+  }
 }
 
 // ---- Mutations
@@ -256,12 +281,22 @@ TEST(VerifierTest, MutantsAreRefusedOrHarmless) {
   std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 4, .tied = true});
   std::vector<StepPlan> plans = SoundPlans(2);
-  PlanChoice delayed = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
-  delayed.mode = Mode::kDelayed;
-  delayed.micro_batches = 2;
-  plans.push_back(Build(layout, delayed));
+  for (const auto& [params, gradients, record] : {
+           std::tuple{Tier::kNvme, Tier::kHost, Tier::kNvme},
+           std::tuple{Tier::kDevice, Tier::kDevice, Tier::kDevice},
+           std::tuple{Tier::kHost, Tier::kDevice, Tier::kHost},
+       }) {
+    PlanChoice delayed = UniformChoice(layout, params, gradients, record, Tier::kNvme, false);
+    delayed.mode = Mode::kDelayed;
+    delayed.micro_batches = 2;
+    plans.push_back(Build(layout, delayed));
+  }
+  TestRandom random(kSeed);
+  const ModelLayout small =
+      MakeTestLayout(TestShape{.layers = 5, .layer_elements = 4096, .edge_elements = 2048, .tied = true});
+  for (int i = 0; i < 20; ++i) plans.push_back(Build(small, RandomChoice(small, random, i % 2 == 0)));
   int refused = 0, harmless = 0;
-  for (uint64_t i = 0; i < 3000; ++i) {
+  for (uint64_t i = 0; i < 4000; ++i) {
     const StepPlan& plan = plans[i % plans.size()];
     const auto [mutant, what] = Mutator(plan, kSeed + i).Mutate();
     if (!VerifyPlan(mutant).ok()) {
