@@ -17,8 +17,8 @@ KX_KERNEL void MmaTile(Gmem<const T> a, Gmem<const T> bt, Gmem<float> c, bool tr
   CpAsync16(sa.Address(lane * 8), a + lane * 8, true);
   if (lane < 16) CpAsync16(sb.Address(lane * 8), bt + lane * 8, true);
   CpAsyncCommit();
-  CpAsyncWait<0>();
-  Syncwarp();
+  KX_MUTANT("kx/mma_no_copy_wait", CpAsyncWait<0>(), (void)0);
+  KX_MUTANT("kx/mma_no_syncwarp", Syncwarp(), (void)0);
   uint32_t af[4], bf[2];
   if (trans) {
     // Column-major A: matrix q covers k from 8 (q / 2) and rows from 8 (q % 2), stored as rows of k.
@@ -28,7 +28,7 @@ KX_KERNEL void MmaTile(Gmem<const T> a, Gmem<const T> bt, Gmem<float> c, bool tr
   }
   LdMatrixX2(bf, sb.Address(lane % 8 * 16 + lane / 8 % 2 * 8));
   float acc[4] = {0.f, 0.f, 0.f, 0.f};
-  Mma<T>(acc, af, bf[0], bf[1]);
+  Mma<T>(acc, af, KX_MUTANT("kx/mma_swapped_b", bf[0], bf[1]), bf[1]);
   for (int i = 0; i < 4; ++i) c.Store((lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2, acc[i]);
 }
 
@@ -52,14 +52,14 @@ KX_KERNEL void Reduce(Gmem<const float> x, int n, Gmem<float> partial, Gmem<uint
   float sum = value, top = i < n ? value : -INFINITY;
   KX_UNROLL
   for (int step = 16; step > 0; step /= 2) {
-    sum += ShflDown(sum, step);
+    sum += KX_MUTANT("kx/reduce_own_value", ShflDown(sum, step), sum);
     top = fmaxf(top, ShflXor(top, step));
   }
   if (LaneId() == 0) {
     sums.Store(thread / 32, sum);
     tops.Store(thread / 32, top);
   }
-  Sync();
+  KX_MUTANT("kx/reduce_no_sync_before_sums", Sync(), (void)0);
   if (thread == 0) {
     sum = 0.f;
     top = -INFINITY;
@@ -69,9 +69,10 @@ KX_KERNEL void Reduce(Gmem<const float> x, int n, Gmem<float> partial, Gmem<uint
     }
     partial.Store(2 * block, sum);
     partial.Store(2 * block + 1, top);
-    ticket.Store(0, AtomicAddAcqRel(counter, 0, 1));
+    ticket.Store(
+        0, KX_MUTANT("kx/reduce_relaxed_ticket", AtomicAddAcqRel(counter, 0, 1), AtomicAdd(counter, 0, 1u)));
   }
-  Sync();
+  KX_MUTANT("kx/reduce_no_sync_before_ticket", Sync(), (void)0);
   if (ticket.Load(0) != static_cast<uint32_t>(blocks - 1) || thread != 0) return;
   sum = 0.f;
   top = -INFINITY;

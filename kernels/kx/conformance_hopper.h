@@ -21,7 +21,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
   const int thread = static_cast<int>(ThreadIdx().x), lane = thread % 32, warp = thread / 32;
   if (thread == 0) {
     MbarInit(bar.Address(), 1);
-    FenceMbarInit();
+    KX_MUTANT("kx/wgmma_no_init_fence", FenceMbarInit(), (void)0);
   }
   Sync();
   if (thread == 0) {
@@ -33,7 +33,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
       for (int n = 0; n < kN; n += 64) TmaLoad(sb.Address(n * 64), b, bar.Address(), n, 0);
     }
   }
-  MbarWait(bar.Address(), 0);
+  KX_MUTANT("kx/wgmma_no_load_wait", MbarWait(bar.Address(), 0), (void)0);
   float d[kN / 2];
   KX_UNROLL
   for (int i = 0; i < kN / 2; ++i) d[i] = 0.f;
@@ -45,12 +45,15 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
       LdMatrixX4(af[kk], sa.Address() + Swizzle128(offset));
     }
   }
-  WgmmaFence();
+  KX_MUTANT("kx/wgmma_no_fence", WgmmaFence(), (void)0);
   KX_UNROLL
   for (int kk = 0; kk < 4; ++kk) {
     // 16 of K are 32 bytes of a row, or two groups of 8 rows of 128 bytes.
-    const uint64_t db = kB == Major::kK ? SwizzledDescriptor(sb.Address() + 32 * kk, 16, 1024)
-                                        : SwizzledDescriptor(sb.Address() + 2048 * kk, 64 * 128, 1024);
+    const uint64_t db =
+        kB == Major::kK
+            ? SwizzledDescriptor(sb.Address() + 32 * kk, 16, KX_MUTANT("kx/wgmma_stride", 1024, 512))
+            : SwizzledDescriptor(sb.Address() + 2048 * kk, KX_MUTANT("kx/wgmma_leading", 64 * 128, 1024),
+                                 1024);
     if constexpr (kRs) {
       WgmmaRs<T, kB>(d, af[kk], db, kk > 0);
     } else {
@@ -60,7 +63,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
     }
   }
   WgmmaCommit();
-  WgmmaWait<0>(d);
+  KX_MUTANT("kx/wgmma_no_wait", WgmmaWait<0>(d), (void)0);
   KX_UNROLL
   for (int i = 0; i < kN / 2; ++i) {
     const int row = 16 * warp + lane / 4 + 8 * (i / 2 % 2), column = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
@@ -68,12 +71,12 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
     const uint32_t offset = column / 32 * 64 * 128 + Swizzle128(row * 128 + column % 32 * 4);
     sc.Store(static_cast<int>(offset / 4), d[i]);
   }
-  FenceAsyncProxy();
-  Sync();
+  KX_MUTANT("kx/wgmma_no_proxy_fence", FenceAsyncProxy(), (void)0);
+  KX_MUTANT("kx/wgmma_no_sync_before_store", Sync(), (void)0);
   if (thread == 0) {
     for (int n = 0; n < kN; n += 32) TmaStore(c, sc.Address(n * 64), n, 0);
     BulkCommit();
-    BulkWaitRead<0>();
+    KX_MUTANT("kx/wgmma_no_read_wait", BulkWaitRead<0>(), (void)0);
   }
 }
 
@@ -100,8 +103,8 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(256, 1)
     TmaPrefetch(in);
     for (int i = 0; i < tiles; ++i) {
       const int s = i % 2, round = i / 2;
-      MbarWait(empty + 8 * s, (round & 1) ^ 1);
-      MbarArriveExpectTx(full + 8 * s, 64 * 64 * 2);
+      KX_MUTANT("kx/pipeline_no_empty_wait", MbarWait(empty + 8 * s, (round & 1) ^ 1), (void)0);
+      MbarArriveExpectTx(full + 8 * s, KX_MUTANT("kx/pipeline_bytes", 64 * 64 * 2, 64 * 64));
       TmaLoad(ring.Address(s * 64 * 64), in, full + 8 * s, 0, 0, i);
     }
     return;
@@ -110,17 +113,18 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(256, 1)
   const int lane = thread % 32, warp = thread / 32 - 4;
   for (int i = 0; i < tiles; ++i) {
     const int s = i % 2, round = i / 2;
-    MbarWait(full + 8 * s, round & 1);
+    MbarWait(full + 8 * s, KX_MUTANT("kx/pipeline_parity", round & 1, (round & 1) ^ 1));
     uint32_t r[4][4];
     KX_UNROLL
     for (int part = 0; part < 4; ++part) {
       const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * part + lane / 16 * 8) * 2;
       LdMatrixX4(r[part], ring.Address(s * 64 * 64) + Swizzle128(offset));
     }
-    Syncwarp();
+    KX_MUTANT("kx/pipeline_no_syncwarp_before_release", Syncwarp(), (void)0);
     if (lane == 0) MbarArrive(empty + 8 * s);
-    if (thread == 128) BulkWaitRead<0>();  // the last tile has left `result`
-    BarSync(1, 128);
+    // The last tile has left `result`.
+    if (thread == 128) KX_MUTANT("kx/pipeline_no_read_wait", BulkWaitRead<0>(), (void)0);
+    KX_MUTANT("kx/pipeline_no_barrier_before_result", BarSync(1, 128), (void)0);
     KX_UNROLL
     for (int part = 0; part < 4; ++part) {
       KX_UNROLL
@@ -128,10 +132,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(256, 1)
         r[part][q] = Pack<bf16>(2.f * UnpackLo<bf16>(r[part][q]), 2.f * UnpackHi<bf16>(r[part][q]));
       }
       const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * part + lane / 16 * 8) * 2;
-      StMatrixX4(result.Address() + Swizzle128(offset), r[part]);
+      StMatrixX4(result.Address() + KX_MUTANT("kx/pipeline_no_swizzle", Swizzle128(offset), offset), r[part]);
     }
-    FenceAsyncProxy();
-    BarSync(1, 128);
+    KX_MUTANT("kx/pipeline_no_proxy_fence", FenceAsyncProxy(), (void)0);
+    KX_MUTANT("kx/pipeline_no_barrier_before_store", BarSync(1, 128), (void)0);
     if (thread == 128) {
       TmaStore(out, result.Address(), 0, 0, i);
       BulkCommit();
