@@ -116,6 +116,7 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
                              "--device-bytes",    absl::StrCat(limits->device_bytes()),
                              "--host-bytes",      absl::StrCat(limits->host_bytes()),
                              "--nvme-bytes",      absl::StrCat(limits->nvme_bytes())};
+  if (run.flags.require_gpu) run.service.worker_args.push_back("--require-gpu");
   return std::nullopt;
 }
 
