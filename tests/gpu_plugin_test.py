@@ -117,10 +117,18 @@ class GpuPluginTest(unittest.TestCase):
             self.assertIn("--require-gpu: no GPU: ", said)
             self.assertIn(remedy, said)
 
-    def test_a_worker_cannot_give_more_than_its_gpu_has(self):
-        code, said, _, _ = self.run_job(True, "--require-gpu", wrong="oom")
-        self.assertNotEqual(code, 0)
-        self.assertRegex(said, r"--device-bytes .* exceeds the 4 KiB of Fake GPU")
+    def test_a_worker_cannot_give_more_than_its_gpu_has_and_does_not_start_without_one(self):
+        for wrong, said in (("oom", r"--device-bytes .* exceeds the 4 KiB of Fake GPU"),
+                            ("driver", r"--require-gpu: no GPU: .*; install the NVIDIA driver")):
+            shutil.copy(binary("offload/device/libfake_cuda_plugin.so"), os.path.join(self.bin, PLUGIN))
+            state = tempfile.mkdtemp(dir=self.folder)
+            done = subprocess.run(
+                [os.path.join(self.bin, "strata_worker"), "--server=127.0.0.1:1", f"--state-dir={state}", "--require-gpu",
+                 "--device-bytes=16MiB", "--host-bytes=64MiB", "--nvme-bytes=64MiB"],
+                env={**os.environ, "STRATA_FAKE_CUDA": wrong}, capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, said)
+            os.remove(os.path.join(self.bin, PLUGIN))
 
 
 if __name__ == "__main__":
