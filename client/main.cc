@@ -191,6 +191,7 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
   run->add_option("--label", line.labels, "KEY=VALUE, may be repeated");
   run->add_flag("--state-hash", line.local.state_hash,
                 "Report a SHA-256 of all training states with every step (slow)");
+  run->add_flag("--require-gpu", line.local.require_gpu, "Fail when there is no GPU to train on");
   run->add_flag("--keep-running", line.local.keep_running, "Leave server and worker running afterwards");
   run->callback([&] {
     line.local.labels = ParseLabels(line.labels);

@@ -96,6 +96,7 @@ struct LocalRunFlags {
   std::map<std::string, std::string> labels;
   bool state_hash = false;
   bool keep_running = false;
+  bool require_gpu = false;
 };
 ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags);
 ExitCode RunLocalStop(const std::string& state_dir);

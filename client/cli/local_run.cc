@@ -37,11 +37,17 @@
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "offload/device/cuda_plugin.h"
 #include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
 namespace strata {
 namespace {
+
+std::string RealPath(const std::string& path) {
+  char real[PATH_MAX];
+  return realpath(path.c_str(), real) == nullptr ? "" : real;
+}
 
 constexpr absl::Duration kServerStart = absl::Seconds(60);
 constexpr absl::Duration kWorkerStart = absl::Seconds(60);
@@ -105,6 +111,12 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   if (!server.ok()) return Fail(server.status());
   const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
   if (!worker.ok()) return Fail(worker.status());
+  if (run.flags.require_gpu) {
+    // As the worker will look for it; a worker that cannot start would be started again and again.
+    const std::string program = RealPath(*worker);
+    if (const auto gpu = OpenCudaPlugin(program.substr(0, program.rfind('/'))); !gpu.ok())
+      return Fail(Annotate(gpu.status(), "--require-gpu"));
+  }
   const std::string checkpoints = run.state_dir + "/checkpoints";
   run.service = {.state_dir = run.state_dir, .server_binary = *server, .worker_binary = *worker};
   run.service.server_args = {
@@ -116,6 +128,7 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
                              "--device-bytes",    absl::StrCat(limits->device_bytes()),
                              "--host-bytes",      absl::StrCat(limits->host_bytes()),
                              "--nvme-bytes",      absl::StrCat(limits->nvme_bytes())};
+  if (run.flags.require_gpu) run.service.worker_args.push_back("--require-gpu");
   return std::nullopt;
 }
 
@@ -131,11 +144,6 @@ bool HoldsOnly(const std::string& path, std::span<const char* const> known) {
   }
   closedir(dir);
   return only_known;
-}
-
-std::string RealPath(const std::string& path) {
-  char real[PATH_MAX];
-  return realpath(path.c_str(), real) == nullptr ? "" : real;
 }
 
 // Decides before the training whether its result may be written: --export names a new or empty folder, or an

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "common/bytes.h"
 #include "common/status.h"
@@ -22,8 +23,15 @@ class CpuDevice : public Device {
   int64_t arena_bytes() const override { return static_cast<int64_t>(arena_->size()); }
 
   // Work runs at once on the caller's thread: all streams are the null stream, all events are reached.
-  Stream* CreateStream() override { return nullptr; }
-  std::unique_ptr<DeviceEvent> CreateEvent() override { return std::make_unique<DeviceEvent>(); }
+  absl::Status RegisterHost(std::span<std::byte>) override { return absl::OkStatus(); }
+  absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) override {
+    std::vector<std::byte>& results = results_.emplace_back(static_cast<size_t>(bytes));
+    return std::span<std::byte>(results);
+  }
+  absl::StatusOr<Stream*> CreateStream() override { return nullptr; }
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
+    return std::make_unique<DeviceEvent>();
+  }
   absl::Status Record(Stream*, DeviceEvent*) override { return absl::OkStatus(); }
   absl::Status Wait(Stream*, DeviceEvent*) override { return absl::OkStatus(); }
   absl::Status Synchronize(DeviceEvent*) override { return absl::OkStatus(); }
@@ -42,6 +50,7 @@ class CpuDevice : public Device {
  private:
   const std::unique_ptr<PinnedArena> arena_;
   StateOps& state_ops_;
+  std::vector<std::vector<std::byte>> results_;
 };
 
 }  // namespace

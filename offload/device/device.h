@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/ops.h"
 #include "kernels/state_ops.h"
 
@@ -32,9 +34,16 @@ class Device {
   virtual std::byte* arena() const = 0;
   virtual int64_t arena_bytes() const = 0;
 
-  // One stream per device lane; the device owns it. `index` counts from 0 in order of creation.
-  virtual Stream* CreateStream() = 0;
-  virtual std::unique_ptr<DeviceEvent> CreateEvent() = 0;
+  // Makes `memory` fast for copies. Errors are those of a machine that cannot (it has no room to lock, say):
+  // copies then work all the same. The memory outlives the device. At most one call.
+  virtual absl::Status RegisterHost(std::span<std::byte> memory) = 0;
+  // Zeroed host memory that work on the device may write (losses, norms). The device owns it.
+  virtual absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) = 0;
+
+  // One stream per device lane; the device owns it, its users see that it is idle when they are gone.
+  virtual absl::StatusOr<Stream*> CreateStream() = 0;
+  // Not after the device's end.
+  virtual absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() = 0;
   // The event stands for all work enqueued on `stream` so far.
   virtual absl::Status Record(Stream* stream, DeviceEvent* event) = 0;
   // Later work on `stream` waits for the event, without blocking the caller.
@@ -42,7 +51,8 @@ class Device {
   // Blocks the calling thread until the event's work is done; the first error of that work surfaces here.
   virtual absl::Status Synchronize(DeviceEvent* event) = 0;
 
-  // `host` is memory of the pinned arena; it must stay untouched until the stream has passed the copy.
+  // `host` is memory of the pinned arena; it must stay untouched until the stream has passed the copy. With a
+  // null stream the copy is done on return; no stream may have work on these bytes then.
   virtual absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
                                     int64_t bytes) = 0;
   virtual absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device,

@@ -20,6 +20,13 @@ void AddArena(const PinnedArenaReport& arena, Ladder& ladder) {
       {Feature::kHugePages, absl::StrCat(PageKindName(arena.pages), " pages"), arena.why_not_huge});
 }
 
+void AddDevice(const DeviceReport& device, Ladder& ladder) {
+  ladder.push_back({Feature::kGpu, device.gpu.empty() ? "cpu" : device.gpu, device.why_not_gpu});
+  if (device.gpu.empty()) return;
+  ladder.push_back({Feature::kCudaHostRegister, device.why_not_registered.empty() ? "registered" : "pageable",
+                    device.why_not_registered});
+}
+
 }  // namespace
 
 const char* FeatureName(Feature feature) {
@@ -34,13 +41,17 @@ const char* FeatureName(Feature feature) {
       return "locked_memory";
     case Feature::kHugePages:
       return "huge_pages";
+    case Feature::kGpu:
+      return "gpu";
+    case Feature::kCudaHostRegister:
+      return "cuda_host_register";
   }
   return "unknown";
 }
 
 // Lanes have engines of their own: the ladder tells of the one that is worst off.
 Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
-                const std::vector<NvmePathReport>& paths) {
+                const std::vector<NvmePathReport>& paths, const DeviceReport& device) {
   Ladder ladder;
   const auto worst = [](const auto& reports, const auto& why) {
     return *std::find_if(reports.begin(), reports.end() - 1,
@@ -61,10 +72,12 @@ Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport
                       engine.why_not_registered});
   }
   AddArena(arena, ladder);
+  AddDevice(device, ladder);
   return ladder;
 }
 
-absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths) {
+absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
+                                     const AcceleratorChoice& accelerator) {
   std::vector<NvmePathReport> paths;
   for (const std::string& path : nvme_paths) {
     STRATA_ASSIGN_OR_RETURN(const PathInfo info, ProbePath(path));
@@ -73,16 +86,19 @@ absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths)
   STRATA_ASSIGN_OR_RETURN(const auto arena, PinnedArena::Create({.bytes = kTrialBytes}));
   STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine({}));
   (void)engine->RegisterBuffer(arena->span());  // What it says is in the report.
-  return LadderOf(arena->report(), {engine->report()}, paths);
+  DeviceReport device{.why_not_gpu = accelerator.why_not};
+  if (accelerator.accelerator != nullptr) device.gpu = accelerator.accelerator->description();
+  return LadderOf(arena->report(), {engine->report()}, paths, device);
 }
 
 absl::Status CheckRequired(const Ladder& ladder, const std::vector<Feature>& required) {
   for (const Rung& rung : ladder) {
     if (rung.why.empty() || std::find(required.begin(), required.end(), rung.feature) == required.end())
       continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "memory.require: ", FeatureName(rung.feature), " cannot be had, there is only ", rung.chosen, ": ",
-        rung.why, "; mend that, or take it out of memory.require: the numbers stay the same"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("memory.require: ", FeatureName(rung.feature), " cannot be had, there is only ",
+                     rung.chosen, ": ", rung.why, "; mend that, or take it out of memory.require",
+                     rung.feature == Feature::kGpu ? "" : ": the numbers stay the same"));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
-// The ladder: for each thing that makes offloading fast there is a next best, which gives the same bits. What
-// was chosen, and why not the first choice, is one list, in the status of a job and of a worker. A job may
-// insist on a first choice (memory.require).
+// The ladder: for each thing that makes offloading fast there is a next best, which gives the same bits (but
+// for the GPU, whose math rounds in another order than the CPU's). What was chosen, and why not the first
+// choice, is one list, in the status of a job and of a worker. A job may insist on a first choice
+// (memory.require).
 #ifndef OFFLOAD_ENGINE_LADDER_H_
 #define OFFLOAD_ENGINE_LADDER_H_
 
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "offload/arena/pinned_arena.h"
+#include "offload/device/accelerator.h"
 #include "offload/io/io_engine.h"
 #include "offload/store/nvme_store.h"
 
@@ -21,10 +23,13 @@ enum class Feature : uint8_t {
   kRegisteredBuffers,  // else pages are looked up for each request
   kLockedMemory,       // else the kernel may page the host arena out
   kHugePages,          // else pages of 4 KiB
+  kGpu,                // else the CPU
+  kCudaHostRegister,   // else copies to and from the GPU go through the driver's staging memory
 };
-inline constexpr int kFeatureCount = 5;
+inline constexpr int kFeatureCount = 7;
 
-// "io_uring", "o_direct", "registered_buffers", "locked_memory", "huge_pages": as in the job file.
+// "io_uring", "o_direct", "registered_buffers", "locked_memory", "huge_pages", "gpu", "cuda_host_register":
+// as in the job file.
 const char* FeatureName(Feature feature);
 
 struct Rung {
@@ -34,13 +39,20 @@ struct Rung {
 };
 using Ladder = std::vector<Rung>;  // at most one rung per feature, in their order
 
+struct DeviceReport {
+  std::string gpu;  // what it is; "" for the CPU
+  std::string why_not_gpu;
+  std::string why_not_registered;  // the host arena with the GPU; "" when it is, and without a GPU
+};
+
 // What a run has. `engines` and `paths` are empty when it keeps nothing on NVMe.
 Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
-                const std::vector<NvmePathReport>& paths);
+                const std::vector<NvmePathReport>& paths, const DeviceReport& device);
 
 // What this machine offers a run with these NVMe folders. Tries everything on a small scale; errors are the
 // paths'.
-absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths);
+absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
+                                     const AcceleratorChoice& accelerator);
 
 // kFailedPrecondition, with the reason and the remedy, when a feature of `required` is not on its first rung.
 // A feature that the run does not use is not missed.

@@ -13,7 +13,8 @@ using ::testing::HasSubstr;
 
 Ladder Best() {
   return LadderOf({.pages = PageKind::kHugeTlb, .locked = true},
-                  {{.backend = "io_uring"}, {.backend = "io_uring"}}, {{.direct = true}, {.direct = true}});
+                  {{.backend = "io_uring"}, {.backend = "io_uring"}}, {{.direct = true}, {.direct = true}},
+                  {.gpu = "a GPU"});
 }
 
 TEST(Ladder, FirstChoicesHaveNoReason) {
@@ -28,6 +29,8 @@ TEST(Ladder, FirstChoicesHaveNoReason) {
   EXPECT_EQ(ladder[2].chosen, "registered");
   EXPECT_EQ(ladder[3].chosen, "locked");
   EXPECT_EQ(ladder[4].chosen, "hugetlb pages");
+  EXPECT_EQ(ladder[5].chosen, "a GPU");
+  EXPECT_EQ(ladder[6].chosen, "registered");
 }
 
 TEST(Ladder, TellsOfTheLaneAndThePathThatAreWorstOff) {
@@ -37,7 +40,8 @@ TEST(Ladder, TellsOfTheLaneAndThePathThatAreWorstOff) {
         .backend = "threads", .why_not_io_uring = "no ring", .why_not_registered = "no table"};
     std::vector<NvmePathReport> paths(2, {.direct = true});
     paths[first ? 1 : 0] = {.direct = false, .why_buffered = "tmpfs"};
-    const Ladder ladder = LadderOf({.why_not_huge = "few", .why_not_locked = "limit"}, engines, paths);
+    const Ladder ladder = LadderOf({.why_not_huge = "few", .why_not_locked = "limit"}, engines, paths,
+                                   {.gpu = "a GPU", .why_not_registered = "refused"});
     EXPECT_EQ(ladder[0].chosen, "threads");
     EXPECT_EQ(ladder[0].why, "no ring");
     EXPECT_EQ(ladder[1].chosen, "buffered");
@@ -48,41 +52,48 @@ TEST(Ladder, TellsOfTheLaneAndThePathThatAreWorstOff) {
     EXPECT_EQ(ladder[3].why, "limit");
     EXPECT_EQ(ladder[4].chosen, "small pages");
     EXPECT_EQ(ladder[4].why, "few");
+    EXPECT_EQ(ladder[6].chosen, "pageable");
+    EXPECT_EQ(ladder[6].why, "refused");
   }
 }
 
-TEST(Ladder, WithoutNvmeThereAreOnlyTheRungsOfMemory) {
-  const Ladder ladder = LadderOf({.locked = true}, {}, {});
-  ASSERT_EQ(ladder.size(), 2);
+TEST(Ladder, WithoutNvmeAndGpuThereAreOnlyTheRungsOfMemoryAndWhyThereIsNoGpu) {
+  const Ladder ladder = LadderOf({.locked = true}, {}, {}, {.why_not_gpu = "no driver"});
+  ASSERT_EQ(ladder.size(), 3);
   EXPECT_EQ(ladder[0].feature, Feature::kLockedMemory);
+  EXPECT_EQ(ladder[2].feature, Feature::kGpu);
+  EXPECT_EQ(ladder[2].chosen, "cpu");
+  EXPECT_EQ(ladder[2].why, "no driver");
   EXPECT_TRUE(CheckRequired(ladder, {Feature::kIoUring, Feature::kODirect}).ok());
 }
 
 TEST(Ladder, ARequiredFeatureThatIsMissingNamesTheReason) {
   EXPECT_TRUE(CheckRequired(Best(), {Feature::kIoUring, Feature::kODirect, Feature::kRegisteredBuffers,
-                                     Feature::kLockedMemory, Feature::kHugePages})
+                                     Feature::kLockedMemory, Feature::kHugePages, Feature::kGpu,
+                                     Feature::kCudaHostRegister})
                   .ok());
-  const Ladder poor =
-      LadderOf({.why_not_huge = "few", .why_not_locked = "limit"},
-               {{.backend = "threads", .why_not_io_uring = "no ring"}}, {{.why_buffered = "tmpfs"}});
+  const Ladder poor = LadderOf({.why_not_huge = "few", .why_not_locked = "limit"},
+                               {{.backend = "threads", .why_not_io_uring = "no ring"}},
+                               {{.why_buffered = "tmpfs"}}, {.why_not_gpu = "no driver"});
   EXPECT_TRUE(CheckRequired(poor, {}).ok());
   const absl::Status status = CheckRequired(poor, {Feature::kODirect});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("memory.require: o_direct"));
   EXPECT_THAT(status.message(), HasSubstr("there is only buffered: tmpfs"));
+  EXPECT_THAT(CheckRequired(poor, {Feature::kGpu}).message(), HasSubstr("only cpu: no driver"));
 }
 
 TEST(Ladder, AMachineOffersEveryRung) {
   const std::string path = ::testing::TempDir() + "/ladder";
   ASSERT_TRUE(MakeDirectories(path).ok());
-  const auto offered = OfferedLadder({path});
+  const auto offered = OfferedLadder({path}, {.why_not = "not asked for"});
   ASSERT_TRUE(offered.ok()) << offered.status();
-  EXPECT_EQ(offered->size(), static_cast<size_t>(kFeatureCount));
+  EXPECT_EQ(offered->size(), static_cast<size_t>(kFeatureCount) - 1);  // no GPU to register with
   for (const Rung& rung : *offered) {
     std::printf("%s: %s %s\n", FeatureName(rung.feature), rung.chosen.c_str(), rung.why.c_str());
     EXPECT_FALSE(rung.chosen.empty());
   }
-  EXPECT_EQ(OfferedLadder({path + "/missing"}).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OfferedLadder({path + "/missing"}, {}).status().code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -92,7 +92,10 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
                                                                const RankEngineOptions& options) {
   auto engine = std::unique_ptr<RankEngine>(new RankEngine(layout, std::move(planned)));
   const PlannedJob& plan = engine->planned_;
-  auto device = CreateCpuDevice(plan.peak_bytes[static_cast<int>(Tier::kDevice)], state_ops);
+  Accelerator* const accelerator = options.accelerator.accelerator;
+  const int64_t device_bytes = plan.peak_bytes[static_cast<int>(Tier::kDevice)];
+  auto device = accelerator == nullptr ? CreateCpuDevice(device_bytes, state_ops)
+                                       : accelerator->CreateDevice(device_bytes);
   if (!device.ok()) return WithCause(device.status(), kCauseDeviceOom);
   engine->device_ = *std::move(device);
   PinnedArenaOptions host_options = options.host;
@@ -100,6 +103,13 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
   auto host = PinnedArena::Create(host_options);
   if (!host.ok()) return WithCause(Annotate(host.status(), "host arena"), kCauseHostOom);
   engine->host_ = *std::move(host);
+  engine->device_report_ = {.why_not_gpu = options.accelerator.why_not};
+  if (accelerator != nullptr) {
+    engine->device_report_.gpu = engine->device_->description();
+    const absl::Status registered = engine->device_->RegisterHost(engine->host_->span());
+    if (absl::IsInternal(registered)) return registered;  // The GPU is broken.
+    engine->device_report_.why_not_registered = std::string(registered.message());
+  }
   if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0) {
     auto store = NvmeStore::Open(options.store, StoreLayoutOf(plan.train));
     if (!store.ok()) {
@@ -132,7 +142,7 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
 
 Ladder RankEngine::ladder() const {
   return LadderOf(host_->report(), train_->io_reports(),
-                  store_ == nullptr ? std::vector<NvmePathReport>() : store_->report().paths);
+                  store_ == nullptr ? std::vector<NvmePathReport>() : store_->report().paths, device_report_);
 }
 
 absl::Status RankEngine::Initialize(const FillMaster& fill) {

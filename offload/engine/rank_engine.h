@@ -17,6 +17,7 @@
 #include "offload/arena/pinned_arena.h"
 #include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/checkpoint/checkpoint_writer.h"
+#include "offload/device/accelerator.h"
 #include "offload/device/device.h"
 #include "offload/engine/ladder.h"
 #include "offload/exec/executor.h"
@@ -45,6 +46,7 @@ struct RankEngineOptions {
   PinnedArenaOptions host;        // `bytes` is the plan's
   std::vector<Feature> required;  // kFailedPrecondition where one cannot be had
   ExecutorOptions train;
+  AcceleratorChoice accelerator;  // outlives the engine
   // For tests: puts an engine around each one that the lanes get, such as a disk that fails.
   std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap_io_engine;
 };
@@ -52,7 +54,7 @@ struct RankEngineOptions {
 class RankEngine {
  public:
   // Errors carry a cause. Everything the steps need is allocated here; nothing grows later. `layout`,
-  // `compute` and `state_ops` outlive the engine.
+  // `compute` and `state_ops` (of the host, and of the CPU as a device) outlive the engine.
   static absl::StatusOr<std::unique_ptr<RankEngine>> Create(const ModelLayout& layout, PlannedJob planned,
                                                             BlockCompute& compute, StateOps& state_ops,
                                                             const RankEngineOptions& options);
@@ -91,8 +93,9 @@ class RankEngine {
 
   const ModelLayout& layout_;
   const PlannedJob planned_;
+  std::unique_ptr<PinnedArena> host_;  // the device has it registered: it goes after it
   std::unique_ptr<Device> device_;
-  std::unique_ptr<PinnedArena> host_;
+  DeviceReport device_report_;
   std::unique_ptr<NvmeStore> store_;
   std::unique_ptr<Executor> train_;
   std::unique_ptr<Executor> eval_;

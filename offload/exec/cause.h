@@ -15,6 +15,7 @@ inline constexpr char kCauseUser[] = "USER_ERROR";
 inline constexpr char kCauseNumeric[] = "NUMERIC";
 inline constexpr char kCauseDeviceOom[] = "DEVICE_OOM";
 inline constexpr char kCauseHostOom[] = "HOST_OOM";
+inline constexpr char kCauseDeviceFault[] = "DEVICE_FAULT";
 inline constexpr char kCauseNvmeFull[] = "NVME_FULL";
 inline constexpr char kCauseNvmeIo[] = "NVME_IO_ERROR";
 inline constexpr char kCauseCheckpoint[] = "CHECKPOINT_CORRUPT";

@@ -84,10 +84,11 @@ absl::Status Executor::Prepare() {
     const LaneKind kind = plan_.lanes[i].kind;
     traces_.emplace_back(options_.trace_capacity);
     if (IsDeviceLane(plan_.lanes[i])) {
-      lane.stream = resources_.device->CreateStream();
+      STRATA_ASSIGN_OR_RETURN(lane.stream, resources_.device->CreateStream());
+      STRATA_ASSIGN_OR_RETURN(lane.drained, resources_.device->CreateEvent());
       for (int32_t op : lane.ops) {
-        events_[2 * op] = resources_.device->CreateEvent();
-        events_[2 * op + 1] = resources_.device->CreateEvent();
+        STRATA_ASSIGN_OR_RETURN(events_[2 * op], resources_.device->CreateEvent());
+        STRATA_ASSIGN_OR_RETURN(events_[2 * op + 1], resources_.device->CreateEvent());
       }
     }
     if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
@@ -102,6 +103,25 @@ absl::Status Executor::Prepare() {
     }
   }
   MakeRanges();
+  return PrepareResults();
+}
+
+// Two sets, by parity of the step.
+absl::Status Executor::PrepareResults() {
+  const int64_t losses = plan_.micro_batches, norms = static_cast<int64_t>(norm_ranges_.size());
+  const int64_t loss_bytes = losses * static_cast<int64_t>(sizeof(std::array<double, 2>));
+  const int64_t set_bytes = loss_bytes + norms * static_cast<int64_t>(sizeof(double) + sizeof(int64_t));
+  STRATA_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
+                          resources_.device->AllocateResults(2 * set_bytes));
+  for (int parity = 0; parity < 2; ++parity) {
+    std::byte* const set = memory.data() + parity * set_bytes;
+    std::byte* const sums = set + loss_bytes;
+    StepState& step = states_[parity];
+    step.loss = {reinterpret_cast<std::array<double, 2>*>(set), static_cast<size_t>(losses)};
+    step.sum_squares = {reinterpret_cast<double*>(sums), static_cast<size_t>(norms)};
+    step.first_bad = {reinterpret_cast<int64_t*>(sums + norms * static_cast<int64_t>(sizeof(double))),
+                      static_cast<size_t>(norms)};
+  }
   return absl::OkStatus();
 }
 
@@ -158,7 +178,6 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   pending_scale_ = counters.pending_scale;
   loss_scale_ = counters.loss_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
-  for (StepState& step : states_) step = StepState();
 
   std::vector<Thread> threads;
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -178,18 +197,30 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
 }
 
 void Executor::LaneBody(int lane, StepSource& source, int64_t first_step) {
-  if (lanes_[lane].ops.empty()) return;
+  LaneState& self = lanes_[lane];
+  if (self.ops.empty()) return;
+  if (absl::Status status = RunLaneSteps(lane, source, first_step); !status.ok()) Fail(std::move(status));
+  if (self.stream == nullptr) return;
+  if (absl::Status status = Drain(self); !status.ok()) Fail(std::move(status));
+}
+
+absl::Status Executor::RunLaneSteps(int lane, StepSource& source, int64_t first_step) {
   for (int64_t step = first_step; BeginStep(step); ++step) {
     bool stopped = false;
-    if (absl::Status status = RunLaneStep(lane, source, step, stopped); !status.ok()) {
-      Fail(std::move(status));
-      return;
-    }
-    if (stopped) return;
+    STRATA_RETURN_IF_ERROR(RunLaneStep(lane, source, step, stopped));
+    if (stopped) return absl::OkStatus();
     MutexLock lock(mu_);
     finished_[lane] = step;
     window_.SignalAll();
   }
+  return absl::OkStatus();
+}
+
+// Whoever comes after a run finds its memory idle: the next run's first operations wait for no event, and the
+// caller of a run that failed may free what it lent.
+absl::Status Executor::Drain(LaneState& lane) {
+  STRATA_RETURN_IF_ERROR(resources_.device->Record(lane.stream, lane.drained.get()));
+  return resources_.device->Synchronize(lane.drained.get());
 }
 
 // A lane may begin step t only when every lane has finished step t - 2, so no one looks at its results any
@@ -204,10 +235,10 @@ bool Executor::BeginStep(int64_t step) {
   if (step > max_begun_) {
     max_begun_ = step;
     StepState& fresh = state(step);
-    fresh = StepState();
-    fresh.loss.resize(plan_.micro_batches);
-    fresh.sum_squares.resize(norm_ranges_.size());
-    fresh.first_bad.assign(norm_ranges_.size(), -1);
+    fresh = {.loss = fresh.loss, .sum_squares = fresh.sum_squares, .first_bad = fresh.first_bad};
+    std::fill(fresh.loss.begin(), fresh.loss.end(), std::array<double, 2>{});
+    std::fill(fresh.sum_squares.begin(), fresh.sum_squares.end(), 0.0);
+    std::fill(fresh.first_bad.begin(), fresh.first_bad.end(), -1);
     fresh.lanes.resize(lanes_.size());
   }
   return true;
@@ -228,12 +259,16 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     }
     span.begin_nanos = clock.MonotonicNanos();
     if (op.speculation != Speculation::kRedo || state(step).redo) {
-      STRATA_RETURN_IF_ERROR(RunOp(lane, op, step, source), "step ", step, ", ", Describe(plan_, op));
+      absl::Status ran = RunOp(lane, op, step, source);
+      // Of an accelerator's library or launch: one is not told from a broken GPU.
+      if (self.stream != nullptr && absl::IsInternal(ran)) ran = WithCause(ran, kCauseDeviceFault);
+      STRATA_RETURN_IF_ERROR(ran, "step ", step, ", ", Describe(plan_, op));
       span.end_nanos = clock.MonotonicNanos();
       Account(lane, span, stats);
     }
     if (IsDeviceLane(plan_.lanes[lane])) {
-      STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()));
+      STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()),
+                             "step ", step, ", ", Describe(plan_, op));
     }
     Finish(index, step);
   }

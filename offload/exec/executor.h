@@ -5,8 +5,9 @@
 // are loaded before the first step and read between runs through StateAccess (state_access.h).
 //
 // Failure: the first operation that fails stops every lane before its next operation; Run returns that error,
-// with what the operation was (and its cause, see cause.h). The states are then undefined and the executor
-// refuses further runs: the job resumes from its last checkpoint.
+// with what the operation was (and its cause, see cause.h), once the device has nothing of the run in flight.
+// The states are then undefined and the executor refuses further runs: the job resumes from its last
+// checkpoint.
 #ifndef OFFLOAD_EXEC_EXECUTOR_H_
 #define OFFLOAD_EXEC_EXECUTOR_H_
 
@@ -17,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -93,17 +95,19 @@ class Executor {
 
  private:
   struct LaneState {
-    std::vector<int32_t> ops;  // program order
-    Stream* stream = nullptr;  // device lanes
+    std::vector<int32_t> ops;              // program order
+    Stream* stream = nullptr;              // device lanes
+    std::unique_ptr<DeviceEvent> drained;  // device lanes: all that was enqueued
     std::unique_ptr<MeteredIoEngine> engine;
     CondVar wake;
     int32_t waiting_op = -1;
     int64_t waiting_step = -1;
   };
   struct StepState {
-    std::vector<std::array<double, 2>> loss;  // per micro-batch: {sum, tokens}
-    std::vector<double> sum_squares;          // [norm range]
-    std::vector<int64_t> first_bad;
+    // Of the device's results memory: the device may still write them until the operation's event.
+    std::span<std::array<double, 2>> loss;  // per micro-batch: {sum, tokens}
+    std::span<double> sum_squares;          // [norm range]
+    std::span<int64_t> first_bad;
     std::vector<LaneStats> lanes;
     double grad_norm = 0;
     double loss_scale = 1;
@@ -116,7 +120,10 @@ class Executor {
 
   Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options);
   absl::Status Prepare();
+  absl::Status PrepareResults();
   void LaneBody(int lane, StepSource& source, int64_t first_step);
+  absl::Status RunLaneSteps(int lane, StepSource& source, int64_t first_step);
+  absl::Status Drain(LaneState& lane);
   absl::Status RunLaneStep(int lane, StepSource& source, int64_t step, bool& stopped);
   absl::Status RunNvmeLaneStep(int lane, int64_t step, bool& stopped);
   // Whether an NVMe lane's operation may begin beside those in flight; always when there are none: then it

@@ -213,7 +213,7 @@ absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
   StepState& now = state(step);
   // By unit first: the ranges of a unit are more than one only where frozen tensors lie between them.
   std::vector<double> units;
-  const std::span<const double> sums(now.sum_squares);
+  const std::span<const double> sums = now.sum_squares;
   for (size_t u = 0; u + 1 < first_norm_range_.size(); ++u) {
     units.push_back(
         PairwiseSum(sums.subspan(first_norm_range_[u], first_norm_range_[u + 1] - first_norm_range_[u])));

@@ -137,6 +137,8 @@ Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, std::unique_
       nvme_weights_(std::move(machine.nvme_weights)) {
   environment_.options = &options_;
   environment_.nvme_weights = &nvme_weights_;
+  environment_.gpu = machine.gpu;
+  environment_.why_no_gpu = std::move(machine.why_no_gpu);
   environment_.wear = wear_.get();
   environment_.state = state_.get();
   environment_.spawner = &spawner_;

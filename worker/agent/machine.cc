@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "offload/calibrate/calibrate.h"
+#include "offload/device/cuda_plugin.h"
 #include "offload/engine/ladder.h"
 #include "offload/io/path_probe.h"
 #include "offload/io/path_speed.h"
@@ -27,6 +29,8 @@
 
 namespace strata {
 namespace {
+
+namespace fs = std::filesystem;
 
 // The limit of the control group this process is in, or INT64_MAX. Both versions say it as one number in a
 // file; "max" and numbers near 2^63 mean none.
@@ -146,17 +150,37 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   STRATA_ASSIGN_OR_RETURN(const int64_t memory, AvailableMemoryBytes());
   v1::Capacity& capacity = machine.capacity;
   capacity.set_cpus(AvailableCpus());
-  capacity.set_device_bytes(options.device_bytes > 0 ? options.device_bytes : memory / 4);
+  // Trainers load what is beside them: what is found here, they find.
+  std::error_code error;
+  const fs::path trainer = fs::canonical(options.trainer, error);
+  if (error) return absl::NotFoundError(absl::StrCat("--trainer: ", options.trainer, ": ", error.message()));
+  const auto gpu = OpenCudaPlugin(trainer.parent_path().string());
+  machine.gpu = gpu.ok();
+  machine.why_no_gpu = std::string(gpu.status().message());
+  if (!machine.gpu && options.require_gpu) {
+    return absl::FailedPreconditionError(absl::StrCat("--require-gpu: ", machine.why_no_gpu));
+  }
+  const int64_t device_default = machine.gpu ? (*gpu)->memory_bytes() / 10 * 9 : memory / 4;
+  capacity.set_device_bytes(options.device_bytes > 0 ? options.device_bytes : device_default);
   capacity.set_host_bytes(options.host_bytes > 0 ? options.host_bytes : memory / 5 * 3);
+  if (machine.gpu && capacity.device_bytes() > (*gpu)->memory_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("--device-bytes (", FormatBytes(capacity.device_bytes()),
+                                                   ") exceeds the ", FormatBytes((*gpu)->memory_bytes()),
+                                                   " of ", (*gpu)->description(), ": lower it"));
+  }
   // Both tiers of a CPU worker are in the same RAM.
-  if (capacity.device_bytes() > memory - std::min(memory, capacity.host_bytes())) {
+  const int64_t in_memory = machine.gpu ? 0 : capacity.device_bytes();
+  if (in_memory > memory - std::min(memory, capacity.host_bytes())) {
     return absl::InvalidArgumentError(absl::StrCat("--device-bytes (", FormatBytes(capacity.device_bytes()),
                                                    ") and --host-bytes (", FormatBytes(capacity.host_bytes()),
                                                    ") together exceed the ", FormatBytes(memory),
                                                    " of memory this process may use: lower one of them"));
   }
   STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
-  STRATA_ASSIGN_OR_RETURN(const Ladder ladder, OfferedLadder(options.nvme_paths), "--nvme-path");
+  STRATA_ASSIGN_OR_RETURN(
+      const Ladder ladder,
+      OfferedLadder(options.nvme_paths, {machine.gpu ? gpu->get() : nullptr, machine.why_no_gpu}),
+      "--nvme-path");
   for (const Rung& rung : ladder) *capacity.add_ladder() = ToProto(rung);
   MeasureSpeeds(options, &machine);
   return machine;

@@ -20,10 +20,13 @@ struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
   std::vector<double> nvme_weights;  // Of the paths, as jobs stripe over them.
   std::string speeds_why_not;        // "": `capacity` says how fast this machine is
+  bool gpu = false;                  // Device memory is a GPU's, and jobs train on it.
+  std::string why_no_gpu;
 };
 
 // Capacity by the options, derived where they say so; probes each NVMe path by writing to it, and measures
-// their speeds when there are several without weights. Errors name the flag to change.
+// their speeds when there are several without weights. Looks for a GPU by the plugin beside the trainer
+// (offload/device/cuda_plugin.h). Errors name the flag to change.
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
 
 // Free bytes of the NVMe paths now, into their volumes in `capacity`. Cheap; for every Sync.

@@ -21,10 +21,12 @@ struct AgentOptions {
   std::vector<double> nvme_weights;     // one per path; none: by measured speed
   std::string
       checkpoint_root;  // default: <state_dir>/checkpoints; shared storage when there are several workers
-  int64_t device_bytes = 0;                              // 0: 25 % of the memory this process may have
+  int64_t device_bytes = 0;                              // 0: 90 % of the GPU's memory, or 25 % of what
+                                                         // memory this process may have
   int64_t host_bytes = 0;                                // 0: 60 % of it
   int64_t nvme_bytes = 0;                                // 0: 80 % of what is free at start
   std::string trainer;                                   // default: strata_trainer near this executable
+  bool require_gpu = false;                              // no GPU: do not start
   absl::Duration stop_grace = absl::Seconds(10);         // STOP message to SIGTERM
   absl::Duration checkpoint_grace = absl::Seconds(120);  // CHECKPOINT_AND_STOP to STOP
   bool check_config = false;

@@ -261,6 +261,8 @@ v1::TrainerTask Task::MakeTrainerTask() const {
   }
   task.set_checkpoint_dir(checkpoint_dir_);
   *task.mutable_resume() = desired_.resume();
+  task.set_gpu(env_.gpu);
+  task.set_why_no_gpu(env_.why_no_gpu);
   return task;
 }
 

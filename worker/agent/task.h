@@ -35,6 +35,8 @@ namespace strata {
 struct TaskEnvironment {
   const AgentOptions* options = nullptr;
   const std::vector<double>* nvme_weights = nullptr;  // of options->nvme_paths
+  bool gpu = false;                                   // tasks train on it
+  std::string why_no_gpu;
   WearLog* wear = nullptr;
   const StateDir* state = nullptr;
   Spawner* spawner = nullptr;

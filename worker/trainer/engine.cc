@@ -48,6 +48,12 @@ void SetIo(const v1::MemorySpec& memory, RankEngineOptions& rank) {
       case v1::FEATURE_HUGE_PAGES:
         rank.required.push_back(Feature::kHugePages);
         break;
+      case v1::FEATURE_GPU:
+        rank.required.push_back(Feature::kGpu);
+        break;
+      case v1::FEATURE_CUDA_HOST_REGISTER:
+        rank.required.push_back(Feature::kCudaHostRegister);
+        break;
       default:
         break;
     }
@@ -69,13 +75,20 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
 
   const int threads = options.spec.training().compute_threads();
   engine->state_ops_ = MakeCpuStateOps(threads);
-  engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);
+  if (options.wrap_state_ops) engine->state_ops_ = options.wrap_state_ops(std::move(engine->state_ops_));
+  if (Accelerator* const accelerator = options.accelerator.accelerator; accelerator != nullptr) {
+    STRATA_ASSIGN_OR_RETURN(engine->ops_, accelerator->CreateOps(engine->layout_.compute_dtype));
+  } else {
+    engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);
+  }
   engine->model_ = MakeModel(engine->layout_, *engine->ops_);
   if (options.wrap_model) engine->model_ = options.wrap_model(std::move(engine->model_));
 
   RankEngineOptions rank;
   rank.store.paths = options.nvme;
   rank.store.owner = options.owner;
+  rank.accelerator = options.accelerator;
+  rank.wrap_io_engine = options.wrap_io_engine;
   SetIo(options.spec.memory(), rank);
   rank.train.clip_norm = options.spec.training().grad_clip();
   if (engine->layout_.compute_dtype == DType::kF16) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/state_ops.h"
+#include "offload/device/accelerator.h"
 #include "offload/engine/rank_engine.h"
 #include "offload/exec/block_compute.h"
 #include "proto/strata/v1/plan.pb.h"
@@ -24,8 +25,12 @@ struct EngineOptions {
   v1::ResourceRequest budget;  // hard, per tier
   std::vector<NvmePath> nvme;  // existing folders; unused when the plan puts nothing there
   std::string owner;           // of the scratch folders: the job's uid
+  AcceleratorChoice accelerator = {.why_not = "not asked for"};  // outlives the engine
   // Tests: puts something between the executor and the model, such as what spoils or records gradients.
   std::function<std::unique_ptr<BlockCompute>(std::unique_ptr<BlockCompute>)> wrap_model;
+  // Tests: around the math of the host.
+  std::function<std::unique_ptr<StateOps>(std::unique_ptr<StateOps>)> wrap_state_ops;
+  std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)> wrap_io_engine;
 };
 
 // Where the training of a new model starts.

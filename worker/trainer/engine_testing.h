@@ -125,12 +125,15 @@ class EngineTest : public ::testing::Test {
       paths.push_back({folder_ + "/nvme" + std::to_string(i), path_weights_[i]});
       STRATA_RETURN_IF_ERROR(MakeDirectories(paths.back().path));
     }
-    return Engine::Create({.spec = spec,
-                           .budget = BudgetOf(spec, {}),
-                           .nvme = paths,
-                           .owner = "job",
-                           .wrap_model = std::move(wrap_model)});
+    EngineOptions options{.spec = spec,
+                          .budget = BudgetOf(spec, {}),
+                          .nvme = paths,
+                          .owner = "job",
+                          .wrap_model = std::move(wrap_model)};
+    Adjust(options);
+    return Engine::Create(options);
   }
+  virtual void Adjust(EngineOptions& options) {}
 
   // Losses, norms and the state hash after each step, as one comparable text.
   std::string Bits(const v1::JobSpec& spec, bool hash_each_step = true) {

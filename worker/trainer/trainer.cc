@@ -15,6 +15,7 @@
 #include "common/status.h"
 #include "nlohmann/json.hpp"
 #include "offload/checkpoint/export.h"
+#include "offload/device/cuda_plugin.h"
 #include "offload/exec/step_metrics.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
@@ -211,10 +212,17 @@ absl::Status Trainer::Prepare() {
   groups_ = GroupSettingsOf(training);
   counters_ = StartOf(spec);
 
-  STRATA_ASSIGN_OR_RETURN(
-      engine_,
-      Engine::Create(
-          {.spec = spec, .budget = task_.budget(), .nvme = NvmePathsOf(task_), .owner = task_.job_uid()}));
+  if (task_.gpu()) {
+    // The worker has found one and given its memory to the job: without it the CPU is no substitute.
+    auto opened = OpenCudaPlugin(ProgramFolder());
+    if (!opened.ok()) return WithCause(opened.status(), v1::DEVICE_FAULT);
+    accelerator_ = *std::move(opened);
+  }
+  STRATA_ASSIGN_OR_RETURN(engine_, Engine::Create({.spec = spec,
+                                                   .budget = task_.budget(),
+                                                   .nvme = NvmePathsOf(task_),
+                                                   .owner = task_.job_uid(),
+                                                   .accelerator = {accelerator_.get(), task_.why_no_gpu()}}));
   v1::TrainerMessage plan;
   *plan.mutable_plan() = engine_->plan();
   (void)Send(plan);

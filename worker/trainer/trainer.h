@@ -16,6 +16,7 @@
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "offload/checkpoint/file_ops.h"
+#include "offload/device/accelerator.h"
 #include "offload/exec/step_source.h"
 #include "proto/job_spec/parameter_groups.h"
 #include "proto/strata/v1/trainer.pb.h"
@@ -65,6 +66,7 @@ class Trainer : private StepSource {
 
   TrainerChannel& channel_;
   v1::TrainerTask task_;
+  std::unique_ptr<Accelerator> accelerator_;  // null: the CPU
   std::unique_ptr<Engine> engine_;
   std::optional<Dataset> data_;
   std::optional<Sampler> sampler_;

@@ -1,0 +1,118 @@
+#include "offload/comm/nccl_library.h"
+
+#include <dlfcn.h>
+
+#include <memory>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "common/mutex.h"
+#include "common/status.h"
+
+namespace strata {
+namespace {
+
+class Library : public NcclApi {
+ public:
+  absl::Status Load(const std::string& name);
+
+  int GetVersion(int* version) override { return get_version_(version); }
+  int GetUniqueId(nccl::UniqueId* id) override { return get_unique_id_(id); }
+  int CommInitRankConfig(NcclComm** comm, int ranks, const nccl::UniqueId& id, int rank,
+                         nccl::Config* config) override {
+    return init_(comm, ranks, id, rank, config);
+  }
+  int CommGetAsyncError(NcclComm* comm, int* error) override { return async_error_(comm, error); }
+  int CommFinalize(NcclComm* comm) override { return finalize_(comm); }
+  int CommDestroy(NcclComm* comm) override { return destroy_(comm); }
+  int CommAbort(NcclComm* comm) override { return abort_(comm); }
+  const char* GetErrorString(int result) override { return error_string_(result); }
+  const char* GetLastError(NcclComm* comm) override { return last_error_(comm); }
+  int AllGather(const void* send, void* receive, size_t count, int type, NcclComm* comm,
+                Stream* stream) override {
+    return all_gather_(send, receive, count, type, comm, stream);
+  }
+  int ReduceScatter(const void* send, void* receive, size_t count, int type, int op, NcclComm* comm,
+                    Stream* stream) override {
+    return reduce_scatter_(send, receive, count, type, op, comm, stream);
+  }
+  int AllReduce(const void* send, void* receive, size_t count, int type, int op, NcclComm* comm,
+                Stream* stream) override {
+    return all_reduce_(send, receive, count, type, op, comm, stream);
+  }
+  int Broadcast(const void* send, void* receive, size_t count, int type, int root, NcclComm* comm,
+                Stream* stream) override {
+    return broadcast_(send, receive, count, type, root, comm, stream);
+  }
+  int Send(const void* data, size_t count, int type, int peer, NcclComm* comm, Stream* stream) override {
+    return send_(data, count, type, peer, comm, stream);
+  }
+  int Recv(void* data, size_t count, int type, int peer, NcclComm* comm, Stream* stream) override {
+    return recv_(data, count, type, peer, comm, stream);
+  }
+
+ private:
+  int (*get_version_)(int*) = nullptr;
+  int (*get_unique_id_)(nccl::UniqueId*) = nullptr;
+  int (*init_)(NcclComm**, int, nccl::UniqueId, int, nccl::Config*) = nullptr;
+  int (*async_error_)(NcclComm*, int*) = nullptr;
+  int (*finalize_)(NcclComm*) = nullptr;
+  int (*destroy_)(NcclComm*) = nullptr;
+  int (*abort_)(NcclComm*) = nullptr;
+  const char* (*error_string_)(int) = nullptr;
+  const char* (*last_error_)(NcclComm*) = nullptr;
+  int (*all_gather_)(const void*, void*, size_t, int, NcclComm*, Stream*) = nullptr;
+  int (*reduce_scatter_)(const void*, void*, size_t, int, int, NcclComm*, Stream*) = nullptr;
+  int (*all_reduce_)(const void*, void*, size_t, int, int, NcclComm*, Stream*) = nullptr;
+  int (*broadcast_)(const void*, void*, size_t, int, int, NcclComm*, Stream*) = nullptr;
+  int (*send_)(const void*, size_t, int, int, NcclComm*, Stream*) = nullptr;
+  int (*recv_)(void*, size_t, int, int, NcclComm*, Stream*) = nullptr;
+};
+
+absl::Status Library::Load(const std::string& name) {
+  void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("NCCL does not load: ", dlerror(),
+                     "; install NCCL 2.14 or newer, or add its folder to LD_LIBRARY_PATH"));
+  }
+  std::string missing;
+  const auto find = [&](const char* symbol, auto& function) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
+    if (function == nullptr && missing.empty()) missing = symbol;
+  };
+  find("ncclGetVersion", get_version_);
+  find("ncclGetUniqueId", get_unique_id_);
+  find("ncclCommInitRankConfig", init_);
+  find("ncclCommGetAsyncError", async_error_);
+  find("ncclCommFinalize", finalize_);
+  find("ncclCommDestroy", destroy_);
+  find("ncclCommAbort", abort_);
+  find("ncclGetErrorString", error_string_);
+  find("ncclGetLastError", last_error_);
+  find("ncclAllGather", all_gather_);
+  find("ncclReduceScatter", reduce_scatter_);
+  find("ncclAllReduce", all_reduce_);
+  find("ncclBroadcast", broadcast_);
+  find("ncclSend", send_);
+  find("ncclRecv", recv_);
+  if (missing.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " has no ", missing, ": install NCCL 2.14 or newer"));
+}
+
+}  // namespace
+
+absl::StatusOr<NcclApi*> LoadNccl(const std::string& name) {
+  static Mutex mu;
+  static Library* loaded = nullptr;
+  MutexLock lock(mu);
+  if (loaded == nullptr) {
+    auto library = std::make_unique<Library>();
+    STRATA_RETURN_IF_ERROR(library->Load(name));
+    loaded = library.release();
+  }
+  return loaded;
+}
+
+}  // namespace strata

@@ -1,0 +1,257 @@
+#include "offload/device/cuda_device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "common/bytes.h"
+#include "common/mutex.h"
+#include "common/status.h"
+#include "offload/exec/cause.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kBudgetAlignment = 4096;
+
+class CudaDevice : public Device {
+ public:
+  explicit CudaDevice(CudaApi& cuda, StateOps& state_ops) : cuda_(cuda), state_ops_(state_ops) {}
+  ~CudaDevice() override;
+
+  absl::Status Open(int64_t budget_bytes);
+
+  std::string description() const override {
+    return absl::StrFormat("%s (compute capability %d.%d), arena of %s", info_.name, info_.major, info_.minor,
+                           FormatBytes(arena_bytes_));
+  }
+  std::byte* arena() const override { return arena_; }
+  int64_t arena_bytes() const override { return arena_bytes_; }
+
+  absl::Status RegisterHost(std::span<std::byte> memory) override;
+  absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) override;
+  absl::StatusOr<Stream*> CreateStream() override;
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override;
+  absl::Status Record(Stream* stream, DeviceEvent* event) override;
+  absl::Status Wait(Stream* stream, DeviceEvent* event) override;
+  absl::Status Synchronize(DeviceEvent* event) override;
+  absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host, int64_t bytes) override;
+  absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override;
+  StateOps& state_ops() override { return state_ops_; }
+
+ private:
+  class Event;
+
+  // The status of a call that returned `error`; the first one that is not about memory ends the device.
+  absl::Status Check(int error, absl::string_view what) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Dead() ABSL_LOCKS_EXCLUDED(mu_) {
+    if (!dead_.load(std::memory_order_acquire)) return absl::OkStatus();
+    MutexLock lock(mu_);
+    return death_;
+  }
+  std::string ErrorText(int error) {
+    return absl::StrCat(cuda_.GetErrorString(error), " (CUDA error ", error, ")");
+  }
+  absl::Status OutOfMemory(int64_t bytes);
+
+  CudaApi& cuda_;
+  StateOps& state_ops_;
+  CudaDeviceInfo info_;
+  std::byte* arena_ = nullptr;
+  int64_t arena_bytes_ = 0;
+  Stream* setup_stream_ = nullptr;  // of copies without a stream; used by one thread at a time
+
+  std::atomic<bool> dead_ = false;
+  Mutex mu_;
+  absl::Status death_ ABSL_GUARDED_BY(mu_);
+  std::vector<Stream*> streams_ ABSL_GUARDED_BY(mu_);
+  std::vector<void*> results_ ABSL_GUARDED_BY(mu_);
+  void* registered_ ABSL_GUARDED_BY(mu_) = nullptr;
+};
+
+class CudaDevice::Event : public DeviceEvent {
+ public:
+  Event(CudaDevice& device, CudaEvent* event) : device_(device), event_(event) {}
+  ~Event() override {
+    if (device_.Dead().ok()) (void)device_.Check(device_.cuda_.EventDestroy(event_), "cudaEventDestroy");
+  }
+  CudaEvent* get() const { return event_; }
+
+ private:
+  CudaDevice& device_;
+  CudaEvent* const event_;
+};
+
+// In a dead context nothing can be given back and nothing runs any more; the process ends soon. Otherwise
+// streams first: they may still write what is freed after them.
+CudaDevice::~CudaDevice() {
+  if (!Dead().ok()) return;
+  std::vector<Stream*> streams;
+  std::vector<void*> results;
+  void* registered;
+  {
+    MutexLock lock(mu_);
+    streams = std::move(streams_);
+    results = std::move(results_);
+    registered = registered_;
+  }
+  for (Stream* stream : streams) {
+    (void)Check(cuda_.StreamSynchronize(stream), "cudaStreamSynchronize");
+    if (!Dead().ok()) return;
+    (void)Check(cuda_.StreamDestroy(stream), "cudaStreamDestroy");
+  }
+  if (registered != nullptr) (void)Check(cuda_.HostUnregister(registered), "cudaHostUnregister");
+  for (void* memory : results) (void)Check(cuda_.FreeHost(memory), "cudaFreeHost");
+  if (arena_ != nullptr) (void)Check(cuda_.Free(arena_), "cudaFree");
+}
+
+absl::Status CudaDevice::OutOfMemory(int64_t bytes) {
+  size_t free_bytes = 0, total_bytes = 0;
+  const int error = cuda_.MemGetInfo(&free_bytes, &total_bytes);
+  if (error != kCudaSuccess) return Check(error, "cudaMemGetInfo");
+  return WithCause(absl::ResourceExhaustedError(absl::StrCat(
+                       "device arena: needs ", bytes, " bytes (", FormatBytes(bytes), "), ", info_.name,
+                       " has ", free_bytes, " bytes (", FormatBytes(static_cast<int64_t>(free_bytes)),
+                       ") free of ", total_bytes, "; lower memory.device, or end what else uses the GPU")),
+                   kCauseDeviceOom);
+}
+
+absl::Status CudaDevice::Check(int error, absl::string_view what) {
+  if (error == kCudaSuccess) return absl::OkStatus();
+  (void)cuda_.GetLastError();  // So that the next check reports its own failure.
+  const std::string message = absl::StrCat(what, ": ", ErrorText(error));
+  if (error == kCudaMemoryAllocation)
+    return WithCause(absl::ResourceExhaustedError(message), kCauseDeviceOom);
+  MutexLock lock(mu_);
+  if (death_.ok()) {
+    death_ = WithCause(absl::InternalError(message), kCauseDeviceFault);
+    dead_.store(true, std::memory_order_release);
+  }
+  return death_;
+}
+
+absl::Status CudaDevice::Open(int64_t budget_bytes) {
+  if (budget_bytes <= 0 || budget_bytes % kBudgetAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("a device arena of ", budget_bytes,
+                                                   " bytes: the size is a multiple of ", kBudgetAlignment,
+                                                   " above 0"));
+  }
+  STRATA_RETURN_IF_ERROR(Check(cuda_.GetDeviceInfo(&info_), "cudaGetDeviceProperties"));
+  size_t free_bytes = 0, total_bytes = 0;
+  STRATA_RETURN_IF_ERROR(Check(cuda_.MemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+  if (free_bytes < static_cast<size_t>(budget_bytes)) return OutOfMemory(budget_bytes);
+  void* arena = nullptr;
+  const int error = cuda_.Malloc(&arena, static_cast<size_t>(budget_bytes));
+  if (error == kCudaMemoryAllocation) {
+    (void)cuda_.GetLastError();
+    return OutOfMemory(budget_bytes);
+  }
+  STRATA_RETURN_IF_ERROR(Check(error, "cudaMalloc"));
+  arena_ = static_cast<std::byte*>(arena);
+  arena_bytes_ = budget_bytes;
+  STRATA_ASSIGN_OR_RETURN(setup_stream_, CreateStream());
+  return absl::OkStatus();
+}
+
+// A refusal is no sign of a broken context unless the next call fails as well.
+absl::Status CudaDevice::RegisterHost(std::span<std::byte> memory) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  const int error = cuda_.HostRegister(memory.data(), memory.size());
+  if (error != kCudaSuccess) {
+    (void)cuda_.GetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    STRATA_RETURN_IF_ERROR(Check(cuda_.MemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
+    return absl::UnavailableError(absl::StrCat("cudaHostRegister of ", memory.size(),
+                                               " bytes: ", ErrorText(error),
+                                               "; raise RLIMIT_MEMLOCK (ulimit -l) or lower memory.host"));
+  }
+  MutexLock lock(mu_);
+  registered_ = memory.data();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<std::byte>> CudaDevice::AllocateResults(int64_t bytes) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  if (bytes == 0) return std::span<std::byte>();
+  void* memory = nullptr;
+  const int error = cuda_.HostAlloc(&memory, static_cast<size_t>(bytes));
+  if (error == kCudaMemoryAllocation) {
+    (void)cuda_.GetLastError();
+    return WithCause(absl::ResourceExhaustedError(absl::StrCat(
+                         "cudaHostAlloc of ", bytes, " bytes of page-locked memory: ", ErrorText(error),
+                         "; free memory, or raise RLIMIT_MEMLOCK (ulimit -l)")),
+                     kCauseHostOom);
+  }
+  STRATA_RETURN_IF_ERROR(Check(error, "cudaHostAlloc"));
+  std::memset(memory, 0, static_cast<size_t>(bytes));
+  MutexLock lock(mu_);
+  results_.push_back(memory);
+  return std::span(static_cast<std::byte*>(memory), static_cast<size_t>(bytes));
+}
+
+absl::StatusOr<Stream*> CudaDevice::CreateStream() {
+  STRATA_RETURN_IF_ERROR(Dead());
+  Stream* stream = nullptr;
+  STRATA_RETURN_IF_ERROR(Check(cuda_.StreamCreate(&stream), "cudaStreamCreateWithFlags"));
+  MutexLock lock(mu_);
+  streams_.push_back(stream);
+  return stream;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceEvent>> CudaDevice::CreateEvent() {
+  STRATA_RETURN_IF_ERROR(Dead());
+  CudaEvent* event = nullptr;
+  STRATA_RETURN_IF_ERROR(Check(cuda_.EventCreate(&event), "cudaEventCreateWithFlags"));
+  return std::make_unique<Event>(*this, event);
+}
+
+absl::Status CudaDevice::Record(Stream* stream, DeviceEvent* event) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  return Check(cuda_.EventRecord(static_cast<Event*>(event)->get(), stream), "cudaEventRecord");
+}
+
+absl::Status CudaDevice::Wait(Stream* stream, DeviceEvent* event) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  return Check(cuda_.StreamWaitEvent(stream, static_cast<Event*>(event)->get()), "cudaStreamWaitEvent");
+}
+
+absl::Status CudaDevice::Synchronize(DeviceEvent* event) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  return Check(cuda_.EventSynchronize(static_cast<Event*>(event)->get()), "cudaEventSynchronize");
+}
+
+absl::Status CudaDevice::CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
+                                      int64_t bytes) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  const bool blocking = stream == nullptr;
+  if (blocking) stream = setup_stream_;
+  STRATA_RETURN_IF_ERROR(
+      Check(cuda_.MemcpyToDeviceAsync(device, host, static_cast<size_t>(bytes), stream), "copy to device"));
+  if (!blocking) return absl::OkStatus();
+  return Check(cuda_.StreamSynchronize(stream), "copy to device");
+}
+
+absl::Status CudaDevice::CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  const bool blocking = stream == nullptr;
+  if (blocking) stream = setup_stream_;
+  STRATA_RETURN_IF_ERROR(
+      Check(cuda_.MemcpyToHostAsync(host, device, static_cast<size_t>(bytes), stream), "copy to host"));
+  if (!blocking) return absl::OkStatus();
+  return Check(cuda_.StreamSynchronize(stream), "copy to host");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
+                                                         StateOps& state_ops) {
+  auto device = std::make_unique<CudaDevice>(cuda, state_ops);
+  STRATA_RETURN_IF_ERROR(device->Open(budget_bytes));
+  return device;
+}
+
+}  // namespace strata

@@ -1,0 +1,175 @@
+#include "offload/device/cuda_device.h"
+
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/optimizer/cpu_state_ops.h"
+#include "offload/device/cuda_accelerator.h"
+#include "offload/device/fake_cuda.h"
+#include "offload/exec/cause.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+std::string CauseIn(const absl::Status& status) {
+  return std::string(status.GetPayload(kCausePayload).value_or(absl::Cord()));
+}
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Device>> Make(int64_t bytes = kMiB) {
+    return CreateCudaDevice(cuda_, bytes, *state_ops_);
+  }
+
+  FakeCuda cuda_{{.memory_bytes = 4 * kMiB}};
+  const std::unique_ptr<StateOps> state_ops_ = MakeCpuStateOps(1);
+};
+
+TEST_F(CudaDeviceTest, HasOneArenaOfExactlyTheBudgetAndGivesEverythingBack) {
+  std::vector<std::byte> host(8192);
+  {
+    auto device = Make();
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ((*device)->arena_bytes(), kMiB);
+    EXPECT_THAT((*device)->description(), HasSubstr("Fake GPU"));
+    size_t free_bytes, total;
+    ASSERT_EQ(cuda_.MemGetInfo(&free_bytes, &total), 0);
+    EXPECT_EQ(total - free_bytes, static_cast<size_t>(kMiB));
+    EXPECT_TRUE((*device)->RegisterHost(host).ok());
+    EXPECT_TRUE((*device)->AllocateResults(64).ok());
+    EXPECT_TRUE((*device)->CreateStream().ok());
+    EXPECT_TRUE((*device)->CreateEvent().ok());
+  }
+  EXPECT_EQ(cuda_.Complaints(/*with_leaks=*/true), "");
+}
+
+TEST_F(CudaDeviceTest, CopiesInStreamsAreOrderedByEvents) {
+  std::vector<std::byte> host(8192);
+  auto device = *Make();
+  ASSERT_TRUE(device->RegisterHost(host).ok());
+  Stream* up = *device->CreateStream();
+  Stream* down = *device->CreateStream();
+  const auto copied = *device->CreateEvent(), back = *device->CreateEvent();
+  std::memset(host.data(), 7, 4096);
+  ASSERT_TRUE(device->CopyToDevice(up, device->arena(), host.data(), 4096).ok());
+  ASSERT_TRUE(device->Record(up, copied.get()).ok());
+  ASSERT_TRUE(device->Wait(down, copied.get()).ok());
+  ASSERT_TRUE(device->CopyToHost(down, host.data() + 4096, device->arena(), 4096).ok());
+  ASSERT_TRUE(device->Record(down, back.get()).ok());
+  ASSERT_TRUE(device->Synchronize(back.get()).ok());
+  EXPECT_EQ(std::memcmp(host.data(), host.data() + 4096, 4096), 0);
+  EXPECT_EQ(cuda_.Complaints(false), "");
+  EXPECT_EQ(cuda_.pageable_copies(), 0);
+}
+
+TEST_F(CudaDeviceTest, CopiesWithoutAStreamAreDoneOnReturn) {
+  auto device = *Make();
+  std::vector<std::byte> in(4096, std::byte{5}), out(4096);
+  ASSERT_TRUE(device->RegisterHost(in).ok());
+  ASSERT_TRUE(device->CopyToDevice(nullptr, device->arena(), in.data(), 4096).ok());
+  std::fill(in.begin(), in.end(), std::byte{0});
+  ASSERT_TRUE(device->CopyToHost(nullptr, out.data(), device->arena(), 4096).ok());
+  EXPECT_EQ(out[4095], std::byte{5});
+}
+
+TEST_F(CudaDeviceTest, TooLittleMemoryIsTypedWithNeedAndHave) {
+  const auto first = Make(3 * kMiB);
+  ASSERT_TRUE(first.ok());
+  const absl::Status full = Make(2 * kMiB).status();
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(CauseIn(full), kCauseDeviceOom);
+  EXPECT_THAT(full.message(),
+              HasSubstr("needs 2097152 bytes (2 MiB), Fake GPU has 1048576 bytes (1 MiB) free"));
+  EXPECT_THAT(full.message(), HasSubstr("lower memory.device"));
+  // Another process may take it between the look and the allocation.
+  cuda_.FailCall(0, kCudaMemoryAllocation, "cudaMalloc");
+  EXPECT_EQ(Make(kMiB).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Make(kMiB).ok());
+  EXPECT_EQ(Make(1000).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CudaDeviceTest, MemoryThatCannotBeRegisteredIsCopiedAllTheSame) {
+  auto device = *Make();
+  std::vector<std::byte> host(4096, std::byte{3}), out(4096);
+  cuda_.FailCall(0, kCudaMemoryAllocation, "cudaHostRegister");
+  const absl::Status refused = device->RegisterHost(host);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("cudaHostRegister of 4096 bytes: out of memory"));
+  Stream* stream = *device->CreateStream();
+  ASSERT_TRUE(device->CopyToDevice(stream, device->arena(), host.data(), 4096).ok());
+  ASSERT_TRUE(device->CopyToHost(stream, out.data(), device->arena(), 4096).ok());
+  EXPECT_EQ(out[17], std::byte{3});
+  EXPECT_EQ(cuda_.pageable_copies(), 2);
+}
+
+TEST_F(CudaDeviceTest, ABrokenContextIsNeverTouchedAgain) {
+  auto device = *Make();
+  Stream* stream = *device->CreateStream();
+  const auto event = *device->CreateEvent();
+  std::vector<std::byte> host(4096);
+  ASSERT_TRUE(device->RegisterHost(host).ok());
+  cuda_.FailWork(0, kCudaIllegalAddress);
+  ASSERT_TRUE(device->CopyToDevice(stream, device->arena(), host.data(), 4096).ok());
+  ASSERT_TRUE(device->Record(stream, event.get()).ok());
+  const absl::Status broken = device->Synchronize(event.get());
+  EXPECT_EQ(broken.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CauseIn(broken), kCauseDeviceFault);
+  EXPECT_THAT(broken.message(), HasSubstr("an illegal memory access was encountered (CUDA error 700)"));
+  const int64_t calls = cuda_.calls();
+  EXPECT_EQ(device->CopyToHost(stream, host.data(), device->arena(), 4096), broken);
+  EXPECT_EQ(device->Record(stream, event.get()), broken);
+  EXPECT_EQ(device->AllocateResults(8).status(), broken);
+  EXPECT_EQ(device->RegisterHost(host), broken);
+  EXPECT_EQ(device->CreateStream().status(), broken);
+  device.reset();
+  EXPECT_EQ(cuda_.calls(), calls);
+}
+
+TEST_F(CudaDeviceTest, EveryCallThatFailsIsReportedAndNothingLeaksWhenTheContextSurvives) {
+  int64_t nth = 0;
+  for (bool fired = true; fired; ++nth) {
+    FakeCuda cuda({.memory_bytes = 4 * kMiB});
+    cuda.FailCall(nth, kCudaMemoryAllocation);
+    std::vector<std::byte> host(4096);
+    absl::Status status;
+    int64_t calls;
+    {
+      auto device = CreateCudaDevice(cuda, kMiB, *state_ops_);
+      status = device.status();
+      if (status.ok()) status.Update((*device)->RegisterHost(host));
+      if (status.ok()) status.Update((*device)->AllocateResults(64).status());
+      if (status.ok()) status.Update((*device)->CreateStream().status());
+      calls = cuda.calls();
+    }
+    fired = cuda.failed();
+    // What fails while giving back has no one to tell.
+    EXPECT_EQ(status.ok(), nth >= calls) << nth;
+    if (!status.ok()) {
+      EXPECT_TRUE(absl::IsResourceExhausted(status) || absl::IsUnavailable(status)) << status;
+      EXPECT_EQ(cuda.Complaints(true), "") << nth;
+    }
+  }
+  EXPECT_GT(nth, 8);
+}
+
+TEST(CudaAcceleratorTest, SaysWhyThereIsNone) {
+  FakeCuda none({.devices = 0});
+  EXPECT_THAT(CreateCudaAccelerator(none, {}).status().message(), HasSubstr("no CUDA-capable device"));
+  FakeCuda old;
+  old.FailCall(0, kCudaInsufficientDriver);
+  const absl::Status status = CreateCudaAccelerator(old, {}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("CUDA error 35"));
+  EXPECT_THAT(status.message(), HasSubstr("install the NVIDIA driver"));
+  FakeCuda good;
+  EXPECT_EQ((*CreateCudaAccelerator(good, {}))->description(), "Fake GPU");
+}
+
+}  // namespace
+}  // namespace strata

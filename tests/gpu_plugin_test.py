@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The programs and the CUDA plugin, on a machine without a GPU: no program needs a CUDA library; what is wrong with the
+plugin is said and the CPU trains; --require-gpu fails with the remedy; with a (fake) GPU the same job gives the same bits."""
+
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cluster import binary  # pylint: disable=wrong-import-position
+
+PROGRAMS = ("client/strata", "server/strata_server", "worker/strata_worker", "worker/strata_trainer")
+PLUGIN = "libstrata_cuda.so"
+JOB = """name: tiny
+model:
+  config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
+data: {train: [text.txt], seq_len: 16}
+training: {steps: 3, global_batch: 4, compute_threads: 1, optimizer: {lr: 1e-3}}
+memory: {device: 16MiB, host: 64MiB, nvme: 64MiB, io: {direct: off}, placement: {optimizer: nvme, gradients: host}}
+"""
+
+
+def needed(path):
+    """DT_NEEDED of a 64-bit little-endian ELF file."""
+    with open(path, "rb") as file:
+        data = file.read()
+    assert data[:6] == b"\x7fELF\x02\x01", path
+    (program_headers,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    loads, entries = [], []
+    for i in range(count):
+        kind, _, offset, address, _, length = struct.unpack_from("<IIQQQQ", data, program_headers + i * size)
+        if kind == 1:
+            loads.append((address, offset, length))
+        elif kind == 2:
+            entries = [struct.unpack_from("<qQ", data, offset + j) for j in range(0, length, 16)]
+    (strings,) = [value for tag, value in entries if tag == 5]
+    base = next(offset + strings - address for address, offset, length in loads if address <= strings < address + length)
+    names = []
+    for tag, value in entries:
+        if tag == 1:
+            names.append(data[base + value:data.index(b"\0", base + value)].decode())
+    return names
+
+
+class GpuPluginTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="gpu_", dir=os.environ.get("TEST_TMPDIR"))
+        cls.bin = os.path.join(cls.folder, "bin")
+        os.mkdir(cls.bin)
+        for program in PROGRAMS:
+            shutil.copy(binary(program), cls.bin)
+        with open(os.path.join(cls.folder, "text.txt"), "w", encoding="ascii") as file:
+            file.write("It is a truth universally acknowledged. " * 40)
+        with open(os.path.join(cls.folder, "job.yaml"), "w", encoding="ascii") as file:
+            file.write(JOB)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def run_job(self, plugin, *flags, wrong=""):
+        """(exit code, all that was said, what the worker logged, the state hash)"""
+        path = os.path.join(self.bin, PLUGIN)
+        if os.path.exists(path):
+            os.remove(path)
+        if plugin:
+            shutil.copy(binary("offload/device/libfake_cuda_plugin.so"), path)
+        state = tempfile.mkdtemp(dir=self.folder)
+        done = subprocess.run(
+            [os.path.join(self.bin, "strata"), "local", "run", "job.yaml", "--state-dir", state, "--state-hash", *flags],
+            cwd=self.folder, env={**os.environ, "STRATA_FAKE_CUDA": wrong}, capture_output=True, text=True, timeout=240,
+            check=False)
+        log = ""
+        for folder, _, names in os.walk(state):
+            for name in names:
+                if name.endswith(".log"):
+                    with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
+                        log += file.read()
+        said = done.stdout + done.stderr
+        found = re.search(r"\b[0-9a-f]{64}\b", said)
+        return done.returncode, said, log, found and found.group(0)
+
+    def test_no_program_needs_a_cuda_library(self):
+        for program in PROGRAMS:
+            names = needed(binary(program))
+            self.assertIn("libc.so.6", names, program)
+            self.assertEqual([name for name in names if re.search(r"cuda|cublas|cudnn|nccl|nvidia|strata", name)], [], program)
+
+    def test_the_same_job_on_the_cpu_and_on_a_gpu(self):
+        code, said, log, expected = self.run_job(False)
+        self.assertEqual(code, 0, said + log)
+        self.assertIsNotNone(expected, said)
+        self.assertRegex(log, r"gpu: cpu, because: no GPU: \S+/libstrata_cuda\.so is not there: build ")
+        code, said, log, on_gpu = self.run_job(True, "--require-gpu")
+        self.assertEqual(code, 0, said + log)
+        self.assertIn("gpu: Fake GPU", log)
+        self.assertEqual(on_gpu, expected)
+        # Something is wrong with the plugin: one line, and the CPU.
+        code, said, log, on_cpu = self.run_job(True, wrong="abi")
+        self.assertEqual(code, 0, said + log)
+        self.assertRegex(log, r"gpu: cpu, because: no GPU: \S+ is of another build")
+        self.assertEqual(on_cpu, expected)
+
+    def test_a_gpu_that_is_required_and_missing_ends_the_run_with_the_remedy(self):
+        for plugin, wrong, remedy in ((False, "", "nvcc and put it beside the program"),
+                                      (True, "driver", "install the NVIDIA driver"),
+                                      (True, "kernels", "install cuBLAS 13")):
+            code, said, _, _ = self.run_job(plugin, "--require-gpu", wrong=wrong)
+            self.assertNotEqual(code, 0)
+            self.assertIn("--require-gpu: no GPU: ", said)
+            self.assertIn(remedy, said)
+
+    def test_a_worker_cannot_give_more_than_its_gpu_has_and_does_not_start_without_one(self):
+        for wrong, said in (("oom", r"--device-bytes .* exceeds the 4 KiB of Fake GPU"),
+                            ("driver", r"--require-gpu: no GPU: .*; install the NVIDIA driver")):
+            shutil.copy(binary("offload/device/libfake_cuda_plugin.so"), os.path.join(self.bin, PLUGIN))
+            state = tempfile.mkdtemp(dir=self.folder)
+            done = subprocess.run(
+                [os.path.join(self.bin, "strata_worker"), "--server=127.0.0.1:1", f"--state-dir={state}", "--require-gpu",
+                 "--device-bytes=16MiB", "--host-bytes=64MiB", "--nvme-bytes=64MiB"],
+                env={**os.environ, "STRATA_FAKE_CUDA": wrong}, capture_output=True, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertRegex(done.stderr, said)
+            os.remove(os.path.join(self.bin, PLUGIN))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,402 @@
+// The engine on the CUDA device backend over FakeCuda: the real plans, executor and model, the math of the
+// CPU as work of streams that runs as late as events permit. What holds for a GPU but for its kernels.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/optimizer/cpu_state_ops.h"
+#include "offload/device/cuda_accelerator.h"
+#include "offload/device/fake_cuda.h"
+#include "offload/device/host_math.h"
+#include "offload/exec/block_compute.h"
+#include "offload/io/io_engine.h"
+#include "proto/job_spec/plan_job.h"
+#include "worker/trainer/engine_testing.h"
+#include "worker/trainer/failure.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+using Order = FakeCudaOptions::Order;
+
+// Declares the buffers of each call to the fake, whose checker then knows what the model's kernels touch.
+class DeclaredCompute : public BlockCompute {
+ public:
+  DeclaredCompute(FakeCuda& cuda, ModelLayout layout, std::unique_ptr<BlockCompute> inner)
+      : cuda_(cuda), layout_(std::move(layout)), inner_(std::move(inner)) {}
+
+  absl::Status Forward(Stream* stream, const BlockArgs& args) override {
+    Declare(stream, "forward", args, /*saves=*/true);
+    return inner_->Forward(stream, args);
+  }
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) override {
+    Declare(stream, "recompute", args, /*saves=*/true);
+    return inner_->RecomputeRest(stream, args);
+  }
+  absl::Status Backward(Stream* stream, const BlockArgs& args) override {
+    Declare(stream, "backward", args, /*saves=*/false);
+    return inner_->Backward(stream, args);
+  }
+  absl::Status Loss(Stream* stream, const BlockArgs& args) override {
+    Declare(stream, "loss", args, /*saves=*/false);
+    return inner_->Loss(stream, args);
+  }
+
+ private:
+  void Declare(Stream* stream, const char* what, const BlockArgs& args, bool saves) {
+    const Block& block = layout_.blocks[args.block];
+    const int64_t rows = layout_.micro_batch * layout_.seq;
+    const int64_t activation = rows * layout_.config.hidden * SizeOf(layout_.compute_dtype);
+    std::vector<MemoryAccess> accesses;
+    const auto add = [&](const void* begin, int64_t bytes, bool write) {
+      if (begin != nullptr && bytes > 0) accesses.push_back({begin, bytes, write});
+    };
+    for (size_t i = 0; i < block.units.size(); ++i) {
+      const int64_t elements = layout_.units[block.units[i]].elements;
+      if (i < args.params.size()) add(args.params[i], elements * SizeOf(layout_.compute_dtype), false);
+      if (i < args.grads.size()) add(args.grads[i], elements * SizeOf(layout_.acc_dtype()), true);
+    }
+    add(args.tokens, rows * 4, false);
+    add(args.targets, rows * 4, false);
+    add(args.input, block.kind == BlockKind::kEmbedding ? 0 : activation, false);
+    add(args.output, activation, true);
+    add(args.saved, block.saved_bytes, saves && args.output != nullptr);
+    add(args.saved_rest, block.saved_rest_bytes, saves);
+    add(args.grad, activation, true);
+    add(args.workspace.data, args.workspace.bytes, true);
+    cuda_.Declare(stream, absl::StrCat(what, " of block ", args.block), std::move(accesses));
+  }
+
+  FakeCuda& cuda_;
+  const ModelLayout layout_;
+  const std::unique_ptr<BlockCompute> inner_;
+};
+
+// Memory that is with the kernel is accessed by the host.
+class AnnouncedIo : public IoEngine {
+ public:
+  AnnouncedIo(FakeCuda& cuda, std::unique_ptr<IoEngine> inner) : cuda_(cuda), inner_(std::move(inner)) {}
+  ~AnnouncedIo() override {
+    inner_.reset();  // drains
+    for (const auto& [token, access] : in_flight_) cuda_.EndHostAccess(access);
+  }
+
+  void Submit(std::span<const IoRequest> requests) override {
+    for (const IoRequest& request : requests) {
+      const bool read = request.op == IoOp::kRead;
+      in_flight_.emplace(request.token,
+                         cuda_.BeginHostAccess(read ? "a read from NVMe" : "a write to NVMe",
+                                               {{request.data, static_cast<int64_t>(request.size), read}}));
+    }
+    inner_->Submit(requests);
+  }
+  void Poll(size_t min_completions, std::vector<IoCompletion>& out) override {
+    const size_t before = out.size();
+    inner_->Poll(min_completions, out);
+    for (size_t i = before; i < out.size(); ++i) {
+      const auto found = in_flight_.find(out[i].token);
+      ASSERT_NE(found, in_flight_.end());
+      cuda_.EndHostAccess(found->second);
+      in_flight_.erase(found);
+    }
+  }
+  size_t outstanding() const override { return inner_->outstanding(); }
+  unsigned depth() const override { return inner_->depth(); }
+  absl::Status RegisterBuffer(std::span<std::byte> memory) override { return inner_->RegisterBuffer(memory); }
+  absl::Status RegisterFile(const IoFile& file) override { return inner_->RegisterFile(file); }
+  IoEngineReport report() const override { return inner_->report(); }
+
+ private:
+  FakeCuda& cuda_;
+  std::unique_ptr<IoEngine> inner_;
+  std::multimap<uint64_t, int64_t> in_flight_;  // token -> access
+};
+
+// A device backend with a bug: some of its waits do nothing.
+class ForgetfulDevice : public Device {
+ public:
+  enum class Forgets { kWait, kSynchronize };
+  ForgetfulDevice(std::unique_ptr<Device> inner, Forgets what) : inner_(std::move(inner)), what_(what) {}
+
+  std::string description() const override { return inner_->description(); }
+  std::byte* arena() const override { return inner_->arena(); }
+  int64_t arena_bytes() const override { return inner_->arena_bytes(); }
+  absl::Status RegisterHost(std::span<std::byte> memory) override { return inner_->RegisterHost(memory); }
+  absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) override {
+    return inner_->AllocateResults(bytes);
+  }
+  absl::StatusOr<Stream*> CreateStream() override { return inner_->CreateStream(); }
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override { return inner_->CreateEvent(); }
+  absl::Status Record(Stream* stream, DeviceEvent* event) override { return inner_->Record(stream, event); }
+  absl::Status Wait(Stream* stream, DeviceEvent* event) override {
+    if (what_ == Forgets::kWait) return absl::OkStatus();
+    return inner_->Wait(stream, event);
+  }
+  absl::Status Synchronize(DeviceEvent* event) override {
+    if (what_ == Forgets::kSynchronize) return absl::OkStatus();
+    return inner_->Synchronize(event);
+  }
+  absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
+                            int64_t bytes) override {
+    return inner_->CopyToDevice(stream, device, host, bytes);
+  }
+  absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override {
+    return inner_->CopyToHost(stream, host, device, bytes);
+  }
+  StateOps& state_ops() override { return inner_->state_ops(); }
+
+ private:
+  const std::unique_ptr<Device> inner_;
+  const Forgets what_;
+};
+
+class WrappedAccelerator : public Accelerator {
+ public:
+  using Wrap = std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)>;
+  WrappedAccelerator(std::unique_ptr<Accelerator> inner, Wrap wrap)
+      : inner_(std::move(inner)), wrap_(std::move(wrap)) {}
+  std::string description() const override { return inner_->description(); }
+  int64_t memory_bytes() const override { return inner_->memory_bytes(); }
+  absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
+    auto device = inner_->CreateDevice(budget_bytes);
+    if (!device.ok()) return device;
+    return wrap_(*std::move(device));
+  }
+  absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override {
+    return inner_->CreateOps(compute);
+  }
+
+ private:
+  const std::unique_ptr<Accelerator> inner_;
+  const Wrap wrap_;
+};
+
+class FakeGpuTest : public EngineTest {
+ protected:
+  // Engines made from now on run on a fresh fake GPU; on the CPU again after UseCpu.
+  void UseGpu(const FakeCudaOptions& options) {
+    UseCpu();
+    cuda_ = std::make_unique<FakeCuda>(options);
+    auto accelerator = CreateCudaAccelerator(
+        *cuda_, {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
+                 .make_state_ops = [this] { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }});
+    ASSERT_TRUE(accelerator.ok()) << accelerator.status();
+    accelerator_ = *std::move(accelerator);
+  }
+  void UseCpu() {
+    accelerator_.reset();
+    cuda_.reset();
+  }
+  void Adjust(EngineOptions& options) override {
+    if (cuda_ == nullptr) return;
+    options.accelerator = {accelerator_.get(), ""};
+    options.wrap_model = [this, spec = options.spec](std::unique_ptr<BlockCompute> model) {
+      return std::make_unique<DeclaredCompute>(*cuda_, *ModelLayoutOf(spec), std::move(model));
+    };
+    options.wrap_state_ops = [this](std::unique_ptr<StateOps> ops) {
+      return AnnouncedStateOps(*cuda_, std::move(ops));
+    };
+    options.wrap_io_engine = [this](std::unique_ptr<IoEngine> io) {
+      return std::make_unique<AnnouncedIo>(*cuda_, std::move(io));
+    };
+  }
+
+  // Creates an engine, trains `steps`, hashes: the first error, or the hash.
+  absl::StatusOr<std::string> Train(const v1::JobSpec& spec, int64_t steps) {
+    STRATA_ASSIGN_OR_RETURN(const auto engine, Make(spec));
+    STRATA_RETURN_IF_ERROR(engine->Initialize(7));
+    RandomTokens source(spec);
+    TrainerCounters counters = StartOf(spec);
+    STRATA_RETURN_IF_ERROR(engine->train().Run(source, steps, counters));
+    RandomTokens eval(spec);
+    STRATA_RETURN_IF_ERROR(engine->eval().Run(eval, 1, counters));
+    return engine->StateHash(counters.iterations);
+  }
+
+  std::unique_ptr<FakeCuda> cuda_;
+  std::unique_ptr<Accelerator> accelerator_;
+};
+
+v1::JobSpec TinyLlama() {
+  v1::JobSpec spec = SmallLlama();
+  spec.mutable_training()->set_steps(3);
+  spec.mutable_training()->set_compute_threads(1);
+  return spec;
+}
+
+class FakeGpuModeTest : public FakeGpuTest, public ::testing::WithParamInterface<v1::Mode> {};
+
+TEST_P(FakeGpuModeTest, EveryPlacementGivesTheBitsOfTheCpuWithoutARace) {
+  const v1::Mode mode = GetParam();
+  v1::JobSpec spec = TinyLlama();
+  spec.mutable_memory()->set_mode(mode == v1::MODE_DELAYED ? mode : v1::MODE_SYNC);
+  if (mode == v1::MODE_OVERLAP) spec.mutable_training()->set_grad_clip(0);
+  Bits(spec, /*hash_each_step=*/false);
+  const std::string losses = losses_, hash = final_hash_;
+  uint64_t seed = 100 * static_cast<uint64_t>(mode);
+  for (const Setting& setting : kSettings) {
+    v1::JobSpec changed = spec;
+    setting.set(*changed.mutable_memory());
+    changed.mutable_memory()->set_mode(mode);
+    // There is no such plan.
+    if (mode == v1::MODE_DELAYED && changed.memory().placement().gradients() == v1::TIER_NVME) continue;
+    const Order order = ++seed % 3 == 0 ? Order::kLazy : Order::kRandom;
+    const std::string name = absl::StrCat(setting.name, ", seed ", seed);
+    UseGpu({.order = order, .seed = seed});
+    Bits(changed, /*hash_each_step=*/seed % 2 == 0);
+    EXPECT_EQ(losses_, losses) << name;
+    EXPECT_EQ(final_hash_, hash) << name;
+    EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "") << name;
+    EXPECT_EQ(cuda_->pageable_copies(), 0) << name;
+    EXPECT_GT(cuda_->work_done(), 100) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, FakeGpuModeTest,
+                         ::testing::Values(v1::MODE_SYNC, v1::MODE_OVERLAP, v1::MODE_FORWARD_OVERLAP,
+                                           v1::MODE_SPECULATIVE, v1::MODE_DELAYED),
+                         [](const auto& mode) { return v1::Mode_Name(mode.param); });
+
+TEST_F(FakeGpuTest, OtherPrecisionsAndModelsGiveTheBitsOfTheCpuToo) {
+  uint64_t seed = 100;
+  for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_FP16}) {
+    for (v1::JobSpec spec : {TinyLlama(), SmallGpt2()}) {
+      spec.mutable_training()->set_precision(precision);
+      spec.mutable_training()->set_compute_threads(1);
+      ApplyDefaults(spec);
+      Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+      UseCpu();
+      const std::string expected = Bits(spec);
+      UseGpu({.seed = ++seed});
+      EXPECT_EQ(Bits(spec), expected) << v1::Precision_Name(precision);
+      EXPECT_EQ(cuda_->Complaints(true), "");
+    }
+  }
+}
+
+TEST_F(FakeGpuTest, EvaluationAfterTrainingSeesWhatTrainingLeft) {
+  const v1::JobSpec spec = TinyLlama();
+  std::vector<float> losses;
+  for (const bool gpu : {false, true}) {
+    if (gpu) UseGpu({.order = Order::kLazy});
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Initialize(7).ok());
+    RandomTokens source(spec), eval(spec);
+    TrainerCounters counters = StartOf(spec);
+    ASSERT_TRUE((*engine)->train().Run(source, 2, counters).ok());
+    ASSERT_TRUE((*engine)->eval().Run(eval, 3, counters).ok());
+    ASSERT_TRUE((*engine)->train().Run(source, 1, counters).ok());
+    for (const StepResult& result : eval.results) losses.push_back(result.loss);
+    for (const StepResult& result : source.results) losses.push_back(result.loss);
+  }
+  EXPECT_TRUE(std::equal(losses.begin(), losses.begin() + 6, losses.begin() + 6, losses.end()));
+  EXPECT_EQ(cuda_->Complaints(true), "");
+}
+
+TEST_F(FakeGpuTest, TheLadderTellsOfTheGpuAndOfMemoryThatCannotBeRegistered) {
+  v1::JobSpec spec = TinyLlama();
+  const auto hash = Train(spec, 2);
+  ASSERT_TRUE(hash.ok()) << hash.status();
+  UseGpu({});
+  cuda_->FailCall(0, kCudaMemoryAllocation, "cudaHostRegister");
+  {
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const Ladder ladder = (*engine)->ladder();
+    const Rung& gpu = ladder[ladder.size() - 2];
+    EXPECT_EQ(gpu.feature, Feature::kGpu);
+    EXPECT_THAT(gpu.chosen, HasSubstr("Fake GPU"));
+    EXPECT_EQ(gpu.why, "");
+    EXPECT_EQ(ladder.back().feature, Feature::kCudaHostRegister);
+    EXPECT_EQ(ladder.back().chosen, "pageable");
+    EXPECT_THAT(ladder.back().why, HasSubstr("cudaHostRegister"));
+  }
+  cuda_->FailCall(0, kCudaMemoryAllocation, "cudaHostRegister");
+  EXPECT_EQ(Train(spec, 2).value_or("?"), *hash);
+  EXPECT_GT(cuda_->pageable_copies(), 0);
+  EXPECT_EQ(cuda_->Complaints(true), "");
+  cuda_->FailCall(0, kCudaMemoryAllocation, "cudaHostRegister");
+  spec.mutable_memory()->add_require(v1::FEATURE_CUDA_HOST_REGISTER);
+  EXPECT_THAT(Make(spec).status().message(), HasSubstr("memory.require: cuda_host_register"));
+  EXPECT_TRUE(Make(spec).ok());
+}
+
+TEST_F(FakeGpuTest, AJobThatRequiresAGpuFailsWithoutOne) {
+  v1::JobSpec spec = TinyLlama();
+  spec.mutable_memory()->add_require(v1::FEATURE_GPU);
+  const absl::Status status = Make(spec).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("memory.require: gpu cannot be had, there is only cpu"));
+  UseGpu({});
+  EXPECT_TRUE(Make(spec).ok());
+}
+
+TEST_F(FakeGpuTest, AGpuWithoutTheMemoryIsOutOfDeviceMemory) {
+  UseGpu({.memory_bytes = 4096});
+  const absl::Status status = Make(TinyLlama()).status();
+  EXPECT_EQ(CauseOf(status), v1::DEVICE_OOM) << status;
+  EXPECT_THAT(status.message(), HasSubstr("4096 bytes (4 KiB) free"));
+}
+
+TEST_F(FakeGpuTest, ABackendThatForgetsItsWaitsIsFound) {
+  const v1::JobSpec spec = TinyLlama();
+  for (const auto forgets : {ForgetfulDevice::Forgets::kWait, ForgetfulDevice::Forgets::kSynchronize}) {
+    UseGpu({.order = Order::kRandom, .seed = 5});
+    accelerator_ = std::make_unique<WrappedAccelerator>(
+        std::move(accelerator_), [forgets](std::unique_ptr<Device> device) {
+          return std::make_unique<ForgetfulDevice>(std::move(device), forgets);
+        });
+    EXPECT_FALSE(Train(spec, 2).ok());
+    EXPECT_THAT(cuda_->Complaints(false), HasSubstr("and nothing orders them")) << static_cast<int>(forgets);
+  }
+}
+
+// Fails the Nth call, and the Nth piece of work, for N = 0, 1, 2, ... until nothing fires.
+TEST_F(FakeGpuTest, AFaultAnywhereIsAnErrorWithItsCauseAndNeverASuccess) {
+  v1::JobSpec spec = TinyLlama();
+  spec.mutable_model()->mutable_config()->set_layers(1);
+  spec.mutable_training()->set_global_batch(2);
+  Place(*spec.mutable_memory(), v1::TIER_HOST, v1::TIER_DEVICE, v1::TIER_HOST, v1::TIER_DEVICE);
+  const auto expected = Train(spec, 2);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  int failed = 0, torn_down = 0;
+  for (const bool work : {false, true}) {
+    int64_t nth = 0;
+    for (bool fired = true; fired; nth += nth < 40 ? 1 : 5) {
+      UseGpu({.seed = static_cast<uint64_t>(nth)});
+      if (work) {
+        cuda_->FailWork(nth, kCudaIllegalAddress);
+      } else {
+        cuda_->FailCall(nth, kCudaLaunchFailure);
+      }
+      const auto hash = Train(spec, 2);
+      fired = cuda_->failed();
+      if (hash.ok()) {
+        // It came after the last result, or not at all.
+        EXPECT_EQ(*hash, *expected) << nth;
+        torn_down += fired;
+      } else {
+        ++failed;
+        EXPECT_TRUE(fired) << hash.status();
+        EXPECT_EQ(CauseOf(hash.status()), v1::DEVICE_FAULT) << nth << ": " << hash.status();
+        EXPECT_THAT(hash.status().message(),
+                    HasSubstr(work ? "illegal memory access" : "unspecified launch failure"));
+      }
+      EXPECT_EQ(cuda_->Complaints(false), "") << nth;
+    }
+    std::printf("%s: faults at 0 .. %d\n", work ? "work" : "calls", static_cast<int>(nth));
+  }
+  std::printf("%d runs failed, %d were over already\n", failed, torn_down);
+  EXPECT_GT(failed, 100);
+}
+
+}  // namespace
+}  // namespace strata
