@@ -117,14 +117,16 @@ KX_DEVICE void SetMaxRegistersDec() {
 
 KX_DEVICE void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KX_DEVICE void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// By index: a range-for over 64 registers is not unrolled early enough, and they end up in local memory.
+template <int kCount>
+KX_DEVICE void KeepRegisters(float (&d)[kCount]) {
+  KX_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
 template <int kGroupsLeft, int... kCounts>
 KX_DEVICE void WgmmaWait(float (&... d)[kCounts]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
-  const auto keep = [](auto& registers) {
-    KX_UNROLL
-    for (float& r : registers) asm volatile("" : "+f"(r)::"memory");
-  };
-  (keep(d), ...);
+  (KeepRegisters(d), ...);
 }
 
 // One instruction per N and type. Its operands: the accumulators, then A (a descriptor or four registers),

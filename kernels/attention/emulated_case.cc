@@ -1,0 +1,272 @@
+#include "kernels/attention/emulated_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <sstream>
+
+#include "kernels/attention/ref.h"
+#include "kernels/kx/kx.h"
+
+namespace strata::attention {
+namespace {
+
+using kx::emu::GlobalRange;
+using kx::emu::RangeKind;
+
+constexpr int kPadding = 8;  // elements between rows
+
+// Device memory of one argument. Outputs start as 0xff bytes, which are NaNs; so do the gaps between rows of
+// inputs.
+class Buffer {
+ public:
+  Buffer(const char* name, int64_t bytes, RangeKind kind) : storage_(bytes + 256, 0xff) {
+    const auto at = reinterpret_cast<uintptr_t>(storage_.data());
+    data_ = storage_.data() + ((at + 127) / 128 * 128 - at);
+    bytes_ = bytes;
+    range_ = std::make_unique<GlobalRange>(name, data_, bytes, kind);
+  }
+  unsigned char* data() { return data_; }
+  int64_t bytes() const { return bytes_; }
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  std::vector<unsigned char> storage_;
+  unsigned char* data_;
+  int64_t bytes_;
+  std::unique_ptr<GlobalRange> range_;
+};
+
+template <class T>
+struct Matrix {
+  Matrix(const char* name, int64_t rows, int64_t width, RangeKind kind)
+      : rows(rows), width(width), ld(width + kPadding), buffer(name, rows * ld * 2, kind), name(name) {}
+
+  void Fill(const std::vector<double>& values) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < width; ++c)
+        at(r, c) = kx::FromFloat<T>(static_cast<float>(values[r * width + c]));
+    }
+  }
+  T& at(int64_t r, int64_t c) { return buffer.template as<T>()[r * ld + c]; }
+  // "" or where the padding was written.
+  std::string Padding() {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = width; c < ld; ++c) {
+        if (at(r, c).bits != 0xffff)
+          return std::string(name) + ": padding written at row " + std::to_string(r);
+      }
+    }
+    return "";
+  }
+  std::vector<double> Values() {
+    std::vector<double> values(rows * width);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < width; ++c) values[r * width + c] = kx::ToFloat(at(r, c));
+    }
+    return values;
+  }
+
+  int64_t rows, width, ld;
+  Buffer buffer;
+  const char* name;
+};
+
+// The largest and the root mean square difference to `exact`; infinities and NaNs must agree.
+struct Difference {
+  double largest = 0, rms = 0;
+  bool nan = false;
+};
+Difference Compare(const std::vector<double>& got, const std::vector<double>& exact) {
+  Difference d;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (got[i] == exact[i]) continue;  // also -inf
+    const double error = std::abs(got[i] - exact[i]);
+    if (!(error < 1e300)) d.nan = true;
+    d.largest = std::max(d.largest, error);
+    d.rms += error * error;
+  }
+  d.rms = std::sqrt(d.rms / static_cast<double>(std::max<size_t>(got.size(), 1)));
+  return d;
+}
+
+std::string TwoReferences(const char* name, const std::vector<double>& got, const std::vector<double>& exact,
+                          const std::vector<double>& rounded) {
+  const Difference mine = Compare(got, exact), theirs = Compare(rounded, exact);
+  double top = 0;
+  for (double x : exact) top = std::max(top, std::isfinite(x) ? std::abs(x) : 0);
+  // Where unfused arithmetic happens to be exact (one visible key) float sums still round.
+  const double floor = 2e-5 * (1 + top);
+  if (!mine.nan && mine.largest <= 2 * theirs.largest + floor && mine.rms <= 2 * theirs.rms + floor)
+    return "";
+  char text[200];
+  snprintf(text, sizeof text, "%s: largest error %.3g (unfused %.3g), rms %.3g (unfused %.3g)%s", name,
+           mine.largest, theirs.largest, mine.rms, theirs.rms, mine.nan ? ", not a number" : "");
+  return text;
+}
+
+template <class T>
+std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
+                const kx::emu::Options& options, std::string* bits, kx::emu::Stats* stats) {
+  ReferenceInputs in;
+  in.packed = c.packed;
+  for (const auto& [lengths, cu] : {std::pair{&c.q_lengths, &in.cu_q}, std::pair{&c.k_lengths, &in.cu_k}}) {
+    cu->push_back(0);
+    for (int length : *lengths) cu->push_back(cu->back() + length);
+  }
+  Shape& s = in.shape;
+  s.batch = static_cast<int32_t>(c.q_lengths.size());
+  s.heads = c.heads;
+  s.kv_heads = c.kv_heads;
+  s.head_dim = c.head_dim;
+  s.seq_q = *std::max_element(c.q_lengths.begin(), c.q_lengths.end());
+  s.seq_k = *std::max_element(c.k_lengths.begin(), c.k_lengths.end());
+  s.total_q = in.cu_q.back();
+  s.total_k = in.cu_k.back();
+  s.left = c.left;
+  s.right = c.right;
+  s.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+
+  const int64_t q_width = static_cast<int64_t>(s.heads) * s.head_dim;
+  const int64_t k_width = static_cast<int64_t>(s.kv_heads) * s.head_dim;
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  const auto fill = [&](std::vector<double>& values, int64_t count, double magnitude) {
+    values.resize(count);
+    for (double& x : values) {
+      x = kx::ToFloat(kx::FromFloat<T>(static_cast<float>(normal(random) * magnitude)));
+    }
+  };
+  fill(in.q, s.total_q * q_width, c.magnitude);
+  fill(in.k, s.total_k * k_width, c.magnitude);
+  fill(in.v, s.total_k * k_width, 1);
+  if (backward) fill(in.dout, s.total_q * q_width, 1);
+
+  Matrix<T> q("q", s.total_q, q_width, RangeKind::kInput), k("k", s.total_k, k_width, RangeKind::kInput);
+  Matrix<T> v("v", s.total_k, k_width, RangeKind::kInput),
+      dout("dout", s.total_q, q_width, RangeKind::kInput);
+  Matrix<T> out("out", s.total_q, q_width, RangeKind::kOutput),
+      dq("dq", s.total_q, q_width, RangeKind::kOutput);
+  Matrix<T> dk("dk", s.total_k, k_width, RangeKind::kOutput),
+      dv("dv", s.total_k, k_width, RangeKind::kOutput);
+  const int64_t lse_bytes = static_cast<int64_t>(s.total_q) * s.heads * 4;
+  Buffer lse("lse", lse_bytes, RangeKind::kOutput), delta("delta", lse_bytes, RangeKind::kOutput);
+  Buffer cu_q("cu_q", (s.batch + 1) * 4, RangeKind::kInput),
+      cu_k("cu_k", (s.batch + 1) * 4, RangeKind::kInput);
+  memcpy(cu_q.data(), in.cu_q.data(), cu_q.bytes());
+  memcpy(cu_k.data(), in.cu_k.data(), cu_k.bytes());
+  q.Fill(in.q);
+  k.Fill(in.k);
+  v.Fill(in.v);
+  if (backward) dout.Fill(in.dout);
+
+  BackwardCall call;
+  ForwardCall& forward = call.forward;
+  forward.shape = s;
+  if (c.packed) {
+    forward.cu_q = cu_q.as<int32_t>();
+    forward.cu_k = cu_k.as<int32_t>();
+  }
+  forward.q = q.buffer.data();
+  forward.k = k.buffer.data();
+  forward.v = v.buffer.data();
+  forward.out = out.buffer.data();
+  forward.lse = lse.as<float>();
+  forward.ldq = q.ld;
+  forward.ldk = k.ld;
+  forward.ldv = v.ld;
+  forward.ldo = out.ld;
+  call.dout = dout.buffer.data();
+  call.delta = delta.as<float>();
+  call.dq = dq.buffer.data();
+  call.dk = dk.buffer.data();
+  call.dv = dv.buffer.data();
+  call.lddo = dout.ld;
+  call.lddq = dq.ld;
+  call.lddk = dk.ld;
+  call.lddv = dv.ld;
+  {
+    const kx::emu::Session session(options);
+    kx::LaunchStatus status = Forward(nullptr, family, dtype, forward);
+    if (status.ok() && backward) status = Backward(nullptr, family, dtype, call);
+    if (stats != nullptr) *stats = session.report().stats;
+    if (!status.ok()) return status.message;
+  }
+
+  std::vector<Matrix<T>*> outputs = {&out};
+  if (backward) outputs.insert(outputs.end(), {&dq, &dk, &dv});
+  for (Matrix<T>* m : outputs) {
+    const std::string wrong = m->Padding();
+    if (!wrong.empty()) return wrong;
+    if (bits != nullptr) bits->append(reinterpret_cast<char*>(m->buffer.data()), m->buffer.bytes());
+  }
+  if (bits != nullptr) bits->append(reinterpret_cast<char*>(lse.data()), lse.bytes());
+
+  const ReferenceResult exact = ReferenceAttention(in, [](double x) { return x; });
+  const ReferenceResult rounded = ReferenceAttention(
+      in, [](double x) { return static_cast<double>(kx::ToFloat(kx::FromFloat<T>(static_cast<float>(x)))); });
+  std::vector<double> got_lse(lse.as<float>(), lse.as<float>() + lse_bytes / 4);
+  std::string wrong = TwoReferences("lse", got_lse, exact.lse, rounded.lse);
+  if (wrong.empty()) wrong = TwoReferences("out", out.Values(), exact.out, rounded.out);
+  if (backward) {
+    if (wrong.empty()) wrong = TwoReferences("dq", dq.Values(), exact.dq, rounded.dq);
+    if (wrong.empty()) wrong = TwoReferences("dk", dk.Values(), exact.dk, rounded.dk);
+    if (wrong.empty()) wrong = TwoReferences("dv", dv.Values(), exact.dv, rounded.dv);
+  }
+  return wrong;
+}
+
+}  // namespace
+
+std::string EmulatedCase::Describe() const {
+  std::ostringstream text;
+  text << "heads " << heads << "/" << kv_heads << " dim " << head_dim << (packed ? " packed" : " batched");
+  for (size_t i = 0; i < q_lengths.size(); ++i) text << " " << q_lengths[i] << "x" << k_lengths[i];
+  if (left != kUnbounded) text << " left " << left;
+  if (right != kUnbounded) text << " right " << right;
+  return text.str();
+}
+
+EmulatedCase RandomCase(std::mt19937_64& random, const std::vector<int>& head_dims, int length_max) {
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
+  EmulatedCase c;
+  c.head_dim = head_dims[below(static_cast<int>(head_dims.size()))];
+  const int groups[] = {1, 1, 2, 4, 8};
+  c.kv_heads = 1 + below(2);
+  c.heads = c.kv_heads * groups[below(5)];
+  if (c.heads > 8) c.kv_heads = 1, c.heads = 8;
+  c.packed = below(3) == 0;
+  // Fewer rows where there are many heads: an emulated case takes about a second.
+  const int longest = std::max(1, length_max / std::max(1, c.heads / 2));
+  const auto length = [&] { return below(6) == 0 ? 1 : 1 + below(longest); };
+  const int sequences = c.packed ? 1 + below(4) : 1 + below(2);
+  for (int i = 0; i < sequences; ++i) {
+    if (i > 0 && !c.packed) {
+      c.q_lengths.push_back(c.q_lengths[0]);
+      c.k_lengths.push_back(c.k_lengths[0]);
+      continue;
+    }
+    const int q = length();
+    c.q_lengths.push_back(q);
+    c.k_lengths.push_back(below(3) == 0 ? q : length());
+    if (c.packed && i > 0 && below(5) == 0) (below(2) == 0 ? c.q_lengths : c.k_lengths).back() = 0;
+  }
+  if (below(3) != 0) c.right = below(4) == 0 ? below(20) : 0;
+  if (below(3) == 0) c.left = below(2) == 0 ? below(8) : below(length_max);
+  c.magnitude = below(3) == 0 ? 2.5 : 1;
+  return c;
+}
+
+std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
+                        kx::emu::Options options, std::string* bits, kx::emu::Stats* stats) {
+  options.only_registered = true;
+  return dtype == DType::kBF16 ? Run<kx::bf16>(family, dtype, c, backward, seed, options, bits, stats)
+                               : Run<kx::f16>(family, dtype, c, backward, seed, options, bits, stats);
+}
+
+}  // namespace strata::attention

@@ -1,0 +1,39 @@
+// One attention job run on the emulator and compared with ref.h; what the emulated tests of every family
+// share.
+#ifndef KERNELS_ATTENTION_EMULATED_CASE_H_
+#define KERNELS_ATTENTION_EMULATED_CASE_H_
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/attention/launch.h"
+#include "kernels/kx/emu/emu.h"
+
+namespace strata::attention {
+
+struct EmulatedCase {
+  int heads = 1, kv_heads = 1, head_dim = 64;
+  bool packed = false;
+  std::vector<int> q_lengths, k_lengths;  // one per sequence; batched: all alike
+  int32_t left = kUnbounded, right = kUnbounded;
+  double magnitude = 1;  // of q and k: large ones make the softmax sharp
+  std::string Describe() const;
+};
+
+// A case of every kind in turn is in reach of the generator: fully masked rows, length 1, lengths that no
+// tile divides, more queries than keys and fewer, groups, windows, packed documents (some empty).
+EmulatedCase RandomCase(std::mt19937_64& random, const std::vector<int>& head_dims, int length_max);
+
+// Runs the case forward and, if asked, backward. Outputs start poisoned and rows are wider than their data.
+// Returns "" or the first thing wrong: a complaint of the emulator (with file:line), an output that differs
+// from the double reference by more than twice what unfused `dtype` arithmetic does, bytes between rows that
+// changed. With `bits`, appends the bytes of all outputs to it, to be compared between runs.
+std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
+                        kx::emu::Options options, std::string* bits = nullptr,
+                        kx::emu::Stats* stats = nullptr);
+
+}  // namespace strata::attention
+
+#endif  // KERNELS_ATTENTION_EMULATED_CASE_H_
