@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
 #include "common/float16.h"
@@ -111,33 +112,41 @@ double RoundTo(DType type, double value) {
   return Get(type, bytes);
 }
 
+using Complaints = std::vector<std::string>;
+
 // Device memory with guard bytes on both sides and a host image of its first state.
 class Buffer {
  public:
-  Buffer(Memory& memory, std::vector<char> image) : memory_(memory), image_(std::move(image)) {
+  Buffer(Memory& memory, const std::string& name, std::vector<char> image, Memory::Access access)
+      : memory_(memory), image_(std::move(image)) {
     const int64_t total = Total();
     std::vector<char> all(total, kGuard);
     std::copy(image_.begin(), image_.end(), all.begin() + kGuardBytes);
     base_ = static_cast<char*>(memory_.Allocate(total));
     STRATA_CHECK(base_ != nullptr);
     memory_.CopyIn(base_, all.data(), total);
+    exposed_ = memory_.Expose(name, data(), static_cast<int64_t>(image_.size()), access);
   }
-  ~Buffer() { memory_.Free(base_); }
+  ~Buffer() {
+    exposed_.reset();
+    memory_.Free(base_);
+  }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
 
   void* data() { return base_ + kGuardBytes; }
   const std::vector<char>& image() const { return image_; }
 
-  // The content after the call; a write into a guard is a failure.
-  std::vector<char> Read(const std::string& what) {
+  // The content after the call; a write into a guard is a complaint.
+  std::vector<char> Read(const std::string& what, Complaints& complaints) {
     std::vector<char> all(Total());
     memory_.CopyOut(all.data(), base_, Total(), nullptr);
     const int64_t end = kGuardBytes + static_cast<int64_t>(image_.size());
     for (int64_t i = 0; i < Total(); ++i) {
       if (i >= kGuardBytes && i < end) continue;
       if (all[i] == kGuard) continue;
-      ADD_FAILURE() << what << ": wrote outside, at byte " << i - kGuardBytes << " of " << image_.size();
+      complaints.push_back(
+          absl::StrCat(what, ": wrote outside, at byte ", i - kGuardBytes, " of ", image_.size()));
       break;
     }
     return std::vector<char>(all.begin() + kGuardBytes, all.begin() + end);
@@ -149,6 +158,7 @@ class Buffer {
   Memory& memory_;
   std::vector<char> image_;
   char* base_;
+  std::shared_ptr<void> exposed_;
 };
 
 std::vector<char> Image(const Tensor& t, DType type, DType rounded_to) {
@@ -165,25 +175,42 @@ struct Result {
   std::vector<std::vector<double>> outputs;  // of the output tensors, in order
 };
 
+Memory::Access AccessOf(const Tensor& t) {
+  if (!t.output) return Memory::Access::kRead;
+  return t.values.empty() ? Memory::Access::kWrite : Memory::Access::kReadWrite;
+}
+
+// A backend of the references.
+Backend PlainBackend(const char* name, DType compute) {
+  Backend backend = {name, compute, [=](int) { return MakeReferenceOps(compute); }};
+  backend.settings = {1};
+  return backend;
+}
+
 // `rounding` gives the types inputs are rounded to: those of the backend under test.
-Result RunOnce(Ops& ops, Memory& memory, const Case& c, const Ops& rounding, const std::string& who) {
+Result RunOnce(const Backend& backend, int setting, const Case& c, const Ops& rounding,
+               Complaints& complaints) {
+  Ops& ops = *SharedOps(backend, setting);
+  Memory& memory = *backend.memory;
+  const std::string who = absl::StrCat(backend.name, " ", backend.setting_name, "=", setting, " ", c.shape);
   std::vector<std::unique_ptr<Buffer>> buffers;
   std::vector<void*> pointers;
   for (const Tensor& t : c.tensors) {
-    buffers.push_back(
-        std::make_unique<Buffer>(memory, Image(t, TypeOf(t.kind, ops), TypeOf(t.kind, rounding))));
+    buffers.push_back(std::make_unique<Buffer>(
+        memory, t.name, Image(t, TypeOf(t.kind, ops), TypeOf(t.kind, rounding)), AccessOf(t)));
     pointers.push_back(buffers.back()->data());
   }
   const int64_t workspace_bytes = c.workspace_bytes ? c.workspace_bytes(ops.compute_dtype()) : 0;
-  Buffer workspace(memory, std::vector<char>(workspace_bytes, kPoison));
-  const absl::Status status = c.call(ops, pointers, {workspace.data(), workspace_bytes});
-  EXPECT_TRUE(status.ok()) << who << " " << c.shape << ": " << status;
-  workspace.Read(who + " " + c.shape + " workspace");
+  Buffer workspace(memory, "workspace", std::vector<char>(workspace_bytes, kPoison), Memory::Access::kWrite);
+  const auto call = [&] { return c.call(ops, pointers, {workspace.data(), workspace_bytes}); };
+  const absl::Status status = backend.run ? backend.run(setting, call) : call();
+  if (!status.ok()) complaints.push_back(absl::StrCat(who, ": ", status.ToString()));
+  workspace.Read(who + " workspace", complaints);
   Result result;
   for (size_t i = 0; i < c.tensors.size(); ++i) {
     const Tensor& t = c.tensors[i];
-    const std::string what = who + " " + c.shape + " " + t.name;
-    result.bytes.push_back(buffers[i]->Read(what));
+    const std::string what = absl::StrCat(who, " ", t.name);
+    result.bytes.push_back(buffers[i]->Read(what, complaints));
     const std::vector<char>& after = result.bytes.back();
     const DType type = TypeOf(t.kind, ops);
     const int64_t size = SizeOf(type), ld = t.LeadingDimension();
@@ -192,7 +219,8 @@ Result RunOnce(Ops& ops, Memory& memory, const Case& c, const Ops& rounding, con
       const int64_t row = r * ld * size, row_end = std::min<int64_t>(row + ld * size, after.size());
       const int64_t kept = t.output ? row + t.cols * size : row;
       if (std::memcmp(after.data() + kept, buffers[i]->image().data() + kept, row_end - kept) != 0) {
-        ADD_FAILURE() << what << ": changed " << (t.output ? "the gap behind" : "input") << " row " << r;
+        complaints.push_back(
+            absl::StrCat(what, ": changed ", t.output ? "the gap behind" : "input", " row ", r));
       }
       for (int64_t j = 0; t.output && j < t.cols; ++j) {
         result.outputs.back().push_back(Get(type, after.data() + row + j * size));
@@ -240,19 +268,26 @@ Error ErrorOf(const std::vector<double>& x, const std::vector<double>& truth) {
 // The two-reference tolerance: at most twice the error of a plain evaluation in the same types, plus one
 // rounding of the largest value (two results may round to different sides).
 void Compare(const std::string& what, DType type, double cancelling, const std::vector<double>& x,
-             const std::vector<double>& naive, const std::vector<double>& truth) {
+             const std::vector<double>& naive, const std::vector<double>& truth, Complaints& complaints) {
   const Error mine = ErrorOf(x, truth), plain = ErrorOf(naive, truth);
   const double floor =
       2 * Epsilon(type) * plain.scale + 8 * Epsilon(DType::kF32) * cancelling + 2 * Tiny(type);
-  EXPECT_LE(mine.max, 2 * plain.max + floor) << what << ": largest error, plain evaluation has " << plain.max;
-  EXPECT_LE(mine.rms, 2 * plain.rms + floor / 4) << what << ": rms error, plain evaluation has " << plain.rms;
+  if (!(mine.max <= 2 * plain.max + floor)) {
+    complaints.push_back(absl::StrCat(what, ": largest error ", mine.max, ", plain evaluation has ",
+                                      plain.max, ", floor ", floor));
+  }
+  if (!(mine.rms <= 2 * plain.rms + floor / 4)) {
+    complaints.push_back(absl::StrCat(what, ": rms error ", mine.rms, ", plain evaluation has ", plain.rms,
+                                      ", floor ", floor / 4));
+  }
 }
 
 // Each element within twice the error of the plain evaluation, or a few roundings of itself where that one
 // was lucky (for an exponential small value: of its exponent too; bf16 and fp16 round the final value only);
 // results that small that float loses digits count as zero.
 void CompareElements(const std::string& what, DType type, double cancelling, const std::vector<double>& x,
-                     const std::vector<double>& naive, const std::vector<double>& truth) {
+                     const std::vector<double>& naive, const std::vector<double>& truth,
+                     Complaints& complaints) {
   for (size_t i = 0; i < x.size(); ++i) {
     if (x[i] == truth[i] || (std::isnan(x[i]) && std::isnan(truth[i]))) continue;
     const double size = std::abs(truth[i]);
@@ -260,8 +295,9 @@ void CompareElements(const std::string& what, DType type, double cancelling, con
     const double roundings = half ? 2 : 16 + 4 * std::abs(std::log(std::max(size, 1e-37)));
     const double bound = 2 * std::abs(naive[i] - truth[i]) + roundings * Epsilon(type) * size +
                          8 * Epsilon(DType::kF32) * cancelling + 2 * Tiny(type) + 1e-35;
-    ASSERT_LE(std::abs(x[i] - truth[i]), bound)
-        << what << "[" << i << "] = " << x[i] << ", exactly " << truth[i];
+    if (std::abs(x[i] - truth[i]) <= bound) continue;
+    complaints.push_back(absl::StrCat(what, "[", i, "] = ", x[i], ", exactly ", truth[i], ", bound ", bound));
+    return;
   }
 }
 
@@ -296,44 +332,53 @@ std::vector<double> Draw::Normals(int64_t n, double scale) {
   return values;
 }
 
-Ops* SharedOps(const Backend& backend, int threads) {
+Ops* SharedOps(const Backend& backend, int setting) {
   static std::map<std::pair<std::string, int>, std::unique_ptr<Ops>> made;
-  const auto key = std::make_pair(backend.name, threads);
+  const auto key = std::make_pair(backend.name, setting);
   const auto found = made.find(key);
   if (found != made.end()) return found->second.get();
-  return made.emplace(key, backend.make(threads)).first->second.get();
+  return made.emplace(key, backend.make(setting)).first->second.get();
 }
 
-void Check(const Backend& backend, const Case& c) {
-  Ops* const first_ops = SharedOps(backend, backend.thread_counts[0]);
-  static const std::unique_ptr<Ops> truth_ops = MakeReferenceOps(DType::kF64);
-  const std::unique_ptr<Ops> naive_ops = MakeReferenceOps(backend.compute);
-  const Result truth = RunOnce(*truth_ops, HostMemory(), c, *first_ops, "float64 reference");
-  const Result naive = RunOnce(*naive_ops, HostMemory(), c, *first_ops, "plain reference");
+std::vector<std::string> Differences(const Backend& backend, const Case& c) {
+  Complaints complaints;
+  const Ops& rounding = *SharedOps(backend, backend.settings[0]);
+  const Backend truth_backend = PlainBackend("float64 reference", DType::kF64);
+  const Backend naive_backend = PlainBackend(backend.compute == DType::kF32    ? "plain f32 reference"
+                                             : backend.compute == DType::kBF16 ? "plain bf16 reference"
+                                                                               : "plain f16 reference",
+                                             backend.compute);
+  const Result truth = RunOnce(truth_backend, 1, c, rounding, complaints);
+  const Result naive = RunOnce(naive_backend, 1, c, rounding, complaints);
   Result first;
-  for (const int threads : backend.thread_counts) {
-    const std::string who = backend.name + " threads=" + std::to_string(threads);
-    Ops& ops = *SharedOps(backend, threads);
-    const Result result = RunOnce(ops, *backend.memory, c, *first_ops, who);
-    const Result again = RunOnce(ops, *backend.memory, c, *first_ops, who);
-    EXPECT_TRUE(result.bytes == again.bytes) << who << " " << c.shape << ": a repeated call gives other bits";
-    if (threads == backend.thread_counts[0]) {
+  for (const int setting : backend.settings) {
+    const std::string who = absl::StrCat(backend.name, " ", backend.setting_name, "=", setting, " ", c.shape);
+    const Result result = RunOnce(backend, setting, c, rounding, complaints);
+    const bool again = backend.repeat || c.is_gemm;
+    if (again && RunOnce(backend, setting, c, rounding, complaints).bytes != result.bytes) {
+      complaints.push_back(who + ": a repeated call gives other bits");
+    }
+    if (setting == backend.settings[0]) {
       first = result;
-    } else if (!c.is_gemm) {
-      EXPECT_TRUE(result.bytes == first.bytes)
-          << who << " " << c.shape << ": bits depend on the number of threads";
+    } else if (!c.is_gemm && result.bytes != first.bytes) {
+      complaints.push_back(absl::StrCat(who, ": bits depend on ", backend.setting_name));
     }
     size_t output = 0;
     for (const Tensor& t : c.tensors) {
       if (!t.output) continue;
-      const std::string what = who + " " + c.shape + " " + t.name;
       const auto compare = c.elementwise ? CompareElements : Compare;
       // A double holds sums of what was computed in the accumulation type.
-      const DType type = t.kind == Kind::kDouble ? ops.acc_dtype() : TypeOf(t.kind, ops);
-      compare(what, type, t.cancelling, result.outputs[output], naive.outputs[output], truth.outputs[output]);
+      const DType type = t.kind == Kind::kDouble ? rounding.acc_dtype() : TypeOf(t.kind, rounding);
+      compare(absl::StrCat(who, " ", t.name), type, t.cancelling, result.outputs[output],
+              naive.outputs[output], truth.outputs[output], complaints);
       ++output;
     }
   }
+  return complaints;
+}
+
+void Check(const Backend& backend, const Case& c) {
+  for (const std::string& complaint : Differences(backend, c)) ADD_FAILURE() << complaint;
 }
 
 }  // namespace strata::conformance

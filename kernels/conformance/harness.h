@@ -25,17 +25,38 @@ class Memory {
   virtual void CopyIn(void* device, const void* host, int64_t bytes) = 0;
   // After all work on `stream`.
   virtual void CopyOut(void* host, const void* device, int64_t bytes, Stream* stream) = 0;
+
+  // What a call may do with a tensor.
+  enum class Access { kRead, kWrite, kReadWrite };
+  // While the result lives, [begin, begin + bytes) is a tensor of the running call: memory that checks
+  // accesses holds the call to it.
+  virtual std::shared_ptr<void> Expose(const std::string& name, void* begin, int64_t bytes, Access access) {
+    return nullptr;
+  }
 };
 Memory& HostMemory();
 
 struct Backend {
   std::string name;
   DType compute;
-  std::function<std::unique_ptr<Ops>(int threads)> make;  // nullptr result: this machine cannot run it
+  // `setting` is one of `settings`. nullptr result: this machine cannot run it.
+  std::function<std::unique_ptr<Ops>(int setting)> make;
   Memory* memory = &HostMemory();
-  // GEMM results may depend on the number of threads, others may not.
-  std::vector<int> thread_counts = {1, 2, 3};
+  // What results may not depend on (GEMM results may): numbers of threads, or orders of an emulator.
+  std::vector<int> settings = {1, 2, 3};
+  const char* setting_name = "threads";
+  // Whether a call is repeated under each setting (the comparison of settings may be repetition enough).
+  bool repeat = true;
+  // Runs a call under a setting; null: as it is.
+  std::function<absl::Status(int setting, const std::function<absl::Status()>& call)> run;
+  // GEMMs are computed by kernels/reference: nothing large is worth the time.
+  bool gemm_is_reference = false;
+  // Why there are no attention kernels; null: there are.
+  const char* no_attention = nullptr;
 };
+
+// What the test binary runs the suite on (cpu_backends.cc, emulated_backends.cc).
+std::vector<Backend> Backends();
 
 // Values for tests: small state, prints how it was seeded.
 class Draw {
@@ -85,12 +106,15 @@ struct Case {
   bool elementwise = false;
 };
 
-// Runs the case on the backend with every thread count, twice, and on the references; reports differences
-// in value, bits, guards and untouched elements as test failures.
+// Runs the case on the backend with every setting and on the references. Differences in value, bits,
+// guards and untouched elements, in words.
+std::vector<std::string> Differences(const Backend& backend, const Case& c);
+
+// Each difference is a test failure.
 void Check(const Backend& backend, const Case& c);
 
 // An Ops of the backend, made once.
-Ops* SharedOps(const Backend& backend, int threads);
+Ops* SharedOps(const Backend& backend, int setting);
 
 }  // namespace strata::conformance
 
