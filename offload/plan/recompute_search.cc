@@ -1,8 +1,9 @@
 #include "offload/plan/recompute_search.h"
 
 #include <algorithm>
-#include <limits>
+#include <bit>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -23,16 +24,30 @@ struct Option {
   Tier home = Tier::kDevice;
   double again_seconds = 0;
   Bytes bytes{};
-  int64_t running_bytes = 0;  // on the device while its blocks run, beside what is kept
+  // On the device beside what is kept, while its blocks run.
+  int64_t again_bytes = 0, moving_bytes = 0;
 };
 
-// Bytes that move: those kept beyond the device.
-double AddedSeconds(const ChainProblem& p, double again, const Bytes& bytes) {
-  const auto swapped = static_cast<double>(At(bytes, Tier::kHost) + At(bytes, Tier::kNvme));
-  const double link = swapped * p.link_seconds_per_byte - p.link_slack_seconds;
-  const double nvme =
-      static_cast<double>(At(bytes, Tier::kNvme)) * p.nvme_seconds_per_byte - p.nvme_slack_seconds;
-  return again + std::max(0.0, link) + std::max(0.0, nvme);
+struct Cost {
+  double seconds = 0;
+  double effort = 0;  // of equal times the one that asks less of the machine
+
+  bool operator<(const Cost& other) const {
+    return std::tie(seconds, effort) < std::tie(other.seconds, other.effort);
+  }
+};
+
+Cost CostOfChain(const ChainProblem& p, double again, const Bytes& bytes) {
+  const auto nvme = static_cast<double>(At(bytes, Tier::kNvme));
+  const double swapped = static_cast<double>(At(bytes, Tier::kHost)) + nvme;
+  const double out = swapped * p.out_seconds_per_byte, in = swapped * p.in_seconds_per_byte;
+  const double forward = std::max({p.forward_seconds, p.fetch_seconds, out});
+  const double backward = std::max(p.backward_seconds + again, p.fetch_seconds + in);
+  Cost cost;
+  cost.seconds = std::max({forward + backward, p.floor_seconds, p.send_seconds + out,
+                           p.nvme_seconds + nvme * p.nvme_seconds_per_byte});
+  cost.effort = again + out + in + nvme * p.nvme_seconds_per_byte;
+  return cost;
 }
 
 Option Single(const ChainProblem& p, const ChainBlock& block, Saved saved, Tier home) {
@@ -40,23 +55,23 @@ Option Single(const ChainProblem& p, const ChainBlock& block, Saved saved, Tier 
   option.saved = saved;
   option.home = home;
   At(option.bytes, p.input_home) += block.input_bytes;
-  // What is swapped is written on the device first, and comes back there.
-  const bool there = home == Tier::kDevice;
+  int64_t kept = 0;
   switch (saved) {
     case Saved::kKeep:
-      At(option.bytes, home) += block.saved_bytes;
-      option.running_bytes = there ? 0 : block.saved_bytes;
+      kept = block.saved_bytes;
       break;
     case Saved::kSelective:
-      At(option.bytes, home) += block.selective_bytes;
+      kept = block.selective_bytes;
       option.again_seconds = block.rest_seconds;
-      option.running_bytes = block.saved_bytes - (there ? block.selective_bytes : 0);
       break;
     case Saved::kRecompute:
       option.again_seconds = block.forward_seconds;
-      option.running_bytes = block.saved_bytes;
       break;
   }
+  At(option.bytes, home) += kept;
+  option.again_bytes = block.saved_bytes - kept;
+  // What is swapped is written on the device first, and comes back there.
+  if (home != Tier::kDevice) option.moving_bytes = p.depth * kept;
   return option;
 }
 
@@ -67,7 +82,7 @@ Option Segment(const ChainProblem& p, size_t first, int length) {
   At(option.bytes, p.input_home) = p.blocks[first].input_bytes;
   for (int i = 0; i < length; ++i) {
     option.again_seconds += p.blocks[first + i].forward_seconds;
-    option.running_bytes += p.blocks[first + i].saved_bytes;
+    option.again_bytes += p.blocks[first + i].saved_bytes;
   }
   return option;
 }
@@ -76,13 +91,17 @@ std::vector<Option> OptionsAt(const ChainProblem& p, size_t i) {
   std::vector<Option> options;
   const ChainBlock& block = p.blocks[i];
   for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
-    if (home != Tier::kDevice && !p.allow_swap) continue;
+    if (home != Tier::kDevice && (!p.allow_swap || At(p.budget, home) == 0)) continue;
     options.push_back(Single(p, block, Saved::kKeep, home));
     if (p.allow_selective && block.selective_bytes > 0)
       options.push_back(Single(p, block, Saved::kSelective, home));
   }
   options.push_back(Single(p, block, Saved::kRecompute, Tier::kDevice));
-  for (int length = 2; length <= p.max_segment && i + length <= p.blocks.size(); ++length)
+  // 2, 3, 4, 6, 8, 12, ...: lengths between them differ little.
+  for (int length = 2; length <= p.max_segment && i + length <= p.blocks.size();
+       length = std::has_single_bit(static_cast<unsigned>(length)) && length > 2 ? length * 3 / 2
+                : length == 2                                                    ? 3
+                                                                                 : length / 3 * 4)
     options.push_back(Segment(p, i, length));
   return options;
 }
@@ -94,14 +113,19 @@ struct Label {
   int32_t from_block = -1, from_label = -1;
 };
 
-// The best chain whose blocks and segments have at most `running` bytes beside what is kept.
+// The best chain whose blocks and segments have at most `again` and `moving` bytes beside what is kept.
 class Dynamic {
  public:
-  Dynamic(const ChainProblem& p, const std::vector<std::vector<Option>>& options, int64_t running,
-          int buckets)
-      : p_(p), options_(options), running_(running), labels_(p.blocks.size() + 1), index_(labels_.size()) {
+  Dynamic(const ChainProblem& p, const std::vector<std::vector<Option>>& options, int64_t again,
+          int64_t moving, int buckets)
+      : p_(p),
+        options_(options),
+        again_(again),
+        moving_(moving),
+        labels_(p.blocks.size() + 1),
+        index_(labels_.size()) {
     room_ = p.budget;
-    At(room_, Tier::kDevice) -= running;
+    At(room_, Tier::kDevice) -= again + moving;
     for (int t = 0; t < kTierCount; ++t)
       quantum_[t] = std::max<int64_t>(1, (room_[t] + buckets - 1) / buckets);
   }
@@ -117,9 +141,7 @@ class Dynamic {
     const std::vector<Label>& ends = labels_.back();
     const Label* best = nullptr;
     for (const Label& end : ends) {
-      if (best == nullptr ||
-          AddedSeconds(p_, end.again_seconds, end.bytes) < AddedSeconds(p_, best->again_seconds, best->bytes))
-        best = &end;
+      if (best == nullptr || CostOf(end) < CostOf(*best)) best = &end;
     }
     if (best == nullptr) return std::nullopt;
     return Trace(*best);
@@ -128,7 +150,7 @@ class Dynamic {
  private:
   void Extend(size_t i, size_t l, size_t o) {
     const Option& option = options_[i][o];
-    if (option.running_bytes > running_) return;
+    if (option.again_bytes > again_ || option.moving_bytes > moving_) return;
     Label next = labels_[i][l];
     next.again_seconds += option.again_seconds;
     uint64_t bucket = 0;  // far fewer than 2^21 in each tier
@@ -148,15 +170,16 @@ class Dynamic {
     }
     // One per bucket: bytes that move are what the rest of the cost comes from, so they count here too.
     Label& known = labels_[to][found->second];
-    if (AddedSeconds(p_, next.again_seconds, next.bytes) < AddedSeconds(p_, known.again_seconds, known.bytes))
-      known = next;
+    if (CostOf(next) < CostOf(known)) known = next;
   }
+
+  Cost CostOf(const Label& label) const { return CostOfChain(p_, label.again_seconds, label.bytes); }
 
   ChainSolution Trace(const Label& end) const {
     ChainSolution solution;
-    solution.added_seconds = AddedSeconds(p_, end.again_seconds, end.bytes);
+    solution.seconds = CostOf(end).seconds;
     solution.bytes = end.bytes;
-    At(solution.bytes, Tier::kDevice) += running_;
+    At(solution.bytes, Tier::kDevice) += again_ + moving_;
     solution.blocks.resize(p_.blocks.size());
     for (const Label* at = &end; at->from_block >= 0; at = &labels_[at->from_block][at->from_label]) {
       const Option& option = options_[at->from_block][at->option];
@@ -173,28 +196,78 @@ class Dynamic {
 
   const ChainProblem& p_;
   const std::vector<std::vector<Option>>& options_;
-  const int64_t running_;
+  const int64_t again_, moving_;
   Bytes room_{}, quantum_{};
   std::vector<std::vector<Label>> labels_;                    // [block]: decided up to it
   std::vector<absl::flat_hash_map<uint64_t, size_t>> index_;  // bucket -> label
 };
 
+bool Alike(const ChainBlock& a, const ChainBlock& b) {
+  return a.forward_seconds == b.forward_seconds && a.rest_seconds == b.rest_seconds &&
+         a.saved_bytes == b.saved_bytes && a.selective_bytes == b.selective_bytes &&
+         a.input_bytes == b.input_bytes;
+}
+
+// A run of swaps would wait for the link, and the link then for a run of others, which the sums of the cost
+// model do not see. So decisions about blocks that are alike are dealt out in turn: the one that lags most
+// behind its part is next.
+void DealOut(const ChainProblem& p, std::vector<PlanChoice::BlockChoice>* blocks) {
+  std::vector<bool> dealt(blocks->size(), false);
+  const auto alone = [&](size_t i) {
+    return (*blocks)[i].checkpoint && (i + 1 == blocks->size() || (*blocks)[i + 1].checkpoint);
+  };
+  for (size_t first = 0; first < blocks->size(); ++first) {
+    if (dealt[first] || !alone(first)) continue;
+    struct Kind {
+      PlanChoice::BlockChoice choice;
+      int64_t count = 0, used = 0;
+    };
+    std::vector<Kind> kinds;
+    std::vector<size_t> places;
+    for (size_t i = first; i < blocks->size(); ++i) {
+      if (!alone(i) || !Alike(p.blocks[i], p.blocks[first])) continue;
+      dealt[i] = true;
+      places.push_back(i);
+      const PlanChoice::BlockChoice& choice = (*blocks)[i];
+      auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) {
+        return k.choice.saved == choice.saved && k.choice.saved_home == choice.saved_home;
+      });
+      if (kind == kinds.end()) kind = kinds.insert(kind, Kind{choice});
+      ++kind->count;
+    }
+    const auto all = static_cast<int64_t>(places.size());
+    for (int64_t n = 0; n < all; ++n) {
+      const auto lag = [&](const Kind& k) { return k.count * (n + 1) - k.used * all; };
+      Kind& next = *std::max_element(kinds.begin(), kinds.end(),
+                                     [&](const Kind& a, const Kind& b) { return lag(a) < lag(b); });
+      ++next.used;
+      (*blocks)[places[n]] = next.choice;
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets) {
   std::vector<std::vector<Option>> options;
-  std::set<int64_t> running = {0};
+  std::set<int64_t> again = {0}, moving = {0};
   for (size_t i = 0; i < problem.blocks.size(); ++i) {
     options.push_back(OptionsAt(problem, i));
-    for (const Option& option : options.back()) running.insert(option.running_bytes);
+    for (const Option& option : options.back()) {
+      again.insert(option.again_bytes);
+      moving.insert(option.moving_bytes);
+    }
   }
   std::optional<ChainSolution> best;
-  for (const int64_t bytes : running) {
-    if (bytes > At(problem.budget, Tier::kDevice)) break;
-    std::optional<ChainSolution> solution = Dynamic(problem, options, bytes, buckets).Solve();
-    if (!solution.has_value()) continue;
-    if (!best.has_value() || solution->added_seconds < best->added_seconds) best = std::move(solution);
+  for (const int64_t a : again) {
+    for (const int64_t m : moving) {
+      if (a + m > At(problem.budget, Tier::kDevice)) break;
+      std::optional<ChainSolution> solution = Dynamic(problem, options, a, m, buckets).Solve();
+      if (!solution.has_value()) continue;
+      if (!best.has_value() || solution->seconds < best->seconds) best = std::move(solution);
+    }
   }
+  if (best.has_value()) DealOut(problem, &best->blocks);
   return best;
 }
 
@@ -203,7 +276,7 @@ std::optional<ChainSolution> EvaluateChain(const ChainProblem& problem,
   ChainSolution solution;
   solution.blocks = blocks;
   double again = 0;
-  int64_t running = 0;
+  int64_t again_bytes = 0, moving_bytes = 0;
   for (size_t i = 0; i < blocks.size();) {
     size_t end = i + 1;
     while (end < blocks.size() && !blocks[end].checkpoint) ++end;
@@ -212,15 +285,18 @@ std::optional<ChainSolution> EvaluateChain(const ChainProblem& problem,
                               ? Segment(problem, i, length)
                               : Single(problem, problem.blocks[i], blocks[i].saved, blocks[i].saved_home);
     again += option.again_seconds;
-    running = std::max(running, option.running_bytes);
+    again_bytes = std::max(again_bytes, option.again_bytes);
+    moving_bytes = std::max(moving_bytes, option.moving_bytes);
     for (int t = 0; t < kTierCount; ++t) solution.bytes[t] += option.bytes[t];
     i = end;
   }
-  At(solution.bytes, Tier::kDevice) += running;
+  At(solution.bytes, Tier::kDevice) += again_bytes + moving_bytes;
   for (int t = 0; t < kTierCount; ++t) {
     if (solution.bytes[t] > problem.budget[t]) return std::nullopt;
   }
-  solution.added_seconds = AddedSeconds(problem, again, solution.bytes);
+  Bytes moved = solution.bytes;
+  At(moved, Tier::kDevice) = 0;
+  solution.seconds = CostOfChain(problem, again, moved).seconds;
   return solution;
 }
 
