@@ -16,8 +16,12 @@ namespace {
 
 constexpr Tier kUp[] = {Tier::kNvme, Tier::kHost, Tier::kDevice};
 
-// Bytes are told apart so finely: near enough to the optimum, and quick for a hundred blocks.
-constexpr int kChainBuckets = 20;
+// Near enough to the optimum, and quick for a hundred blocks. Where something may go to NVMe there is one
+// tier more to tell apart.
+constexpr int kChainBuckets = 24, kChainBucketsWithNvme = 10, kChainStages = 20;
+
+// Of the link's time: slots are few, so it cannot be busy all the time that computing takes.
+constexpr double kLinkUse = 0.9;
 
 bool Allowed(const std::optional<Tier>& wish, Tier tier) { return !wish.has_value() || *wish == tier; }
 
@@ -327,8 +331,8 @@ ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& b
   for (int t = 0; t < kTierCount; ++t) problem.budget[t] = std::max<int64_t>(0, budget[t] - peak[t]);
   At(problem.budget, Tier::kDevice) += running;
   At(problem.budget, problem.input_home) += (facts_.head - 1) * problem.blocks[0].input_bytes;
-  problem.out_seconds_per_byte = 1 / profile.d2h_bytes_per_second;
-  problem.in_seconds_per_byte = 1 / profile.h2d_bytes_per_second;
+  problem.out_seconds_per_byte = 1 / (kLinkUse * profile.d2h_bytes_per_second);
+  problem.in_seconds_per_byte = 1 / (kLinkUse * profile.h2d_bytes_per_second);
   problem.nvme_seconds_per_byte =
       1 / profile.nvme_write_bytes_per_second + 1 / profile.nvme_read_bytes_per_second;
   // Parameters come twice and gradients go once in each micro-batch; records come and go once in a step, and
@@ -362,8 +366,14 @@ PlanChoice PlacementSearch::OptimizeSaved(const PlanChoice& choice, const TierBy
   PlanChoice bare = choice;
   ApplyPolicy(Recompute::kFull, facts_.head, &bare);
   ChainProblem problem = ChainOf(bare, budget);
+  // What the host has room for does not go further.
+  int64_t all = 0;
+  for (const ChainBlock& block : problem.blocks) all += block.saved_bytes + block.input_bytes;
+  if (all <= At(problem.budget, Tier::kHost) && problem.input_home != Tier::kNvme)
+    At(problem.budget, Tier::kNvme) = 0;
+  const int buckets = At(problem.budget, Tier::kNvme) > 0 ? kChainBucketsWithNvme : kChainBuckets;
   for (int attempt = 0; attempt < 4; ++attempt) {
-    const std::optional<ChainSolution> solution = SolveChain(problem, kChainBuckets);
+    const std::optional<ChainSolution> solution = SolveChain(problem, buckets, kChainStages);
     if (!solution.has_value()) return choice;
     PlanChoice better = bare;
     for (int b = 1; b < facts_.head; ++b) {

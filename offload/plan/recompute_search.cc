@@ -17,9 +17,10 @@ using Bytes = std::array<int64_t, kTierCount>;
 int64_t& At(Bytes& bytes, Tier tier) { return bytes[static_cast<int>(tier)]; }
 int64_t At(const Bytes& bytes, Tier tier) { return bytes[static_cast<int>(tier)]; }
 
-// One way to go on from a block: `length` blocks decided at once.
+// One way to go on from a block: `blocks` of them decided at once.
 struct Option {
-  int length = 1;
+  int blocks = 1;
+  int segment = 1;  // how many of them share an input
   Saved saved = Saved::kRecompute;
   Tier home = Tier::kDevice;
   double again_seconds = 0;
@@ -78,7 +79,7 @@ Option Single(const ChainProblem& p, const ChainBlock& block, Saved saved, Tier 
 // Blocks [first, first + length) from the input of the first.
 Option Segment(const ChainProblem& p, size_t first, int length) {
   Option option;
-  option.length = length;
+  option.blocks = option.segment = length;
   At(option.bytes, p.input_home) = p.blocks[first].input_bytes;
   for (int i = 0; i < length; ++i) {
     option.again_seconds += p.blocks[first + i].forward_seconds;
@@ -87,53 +88,103 @@ Option Segment(const ChainProblem& p, size_t first, int length) {
   return option;
 }
 
-std::vector<Option> OptionsAt(const ChainProblem& p, size_t i) {
+bool Alike(const ChainBlock& a, const ChainBlock& b) {
+  return a.forward_seconds == b.forward_seconds && a.rest_seconds == b.rest_seconds &&
+         a.saved_bytes == b.saved_bytes && a.selective_bytes == b.selective_bytes &&
+         a.input_bytes == b.input_bytes;
+}
+
+// Two in a row; what they have on the device while they run they have one after the other.
+Option Then(Option a, const Option& b) {
+  a.blocks += b.blocks;
+  a.again_seconds += b.again_seconds;
+  for (int t = 0; t < kTierCount; ++t) a.bytes[t] += b.bytes[t];
+  a.again_bytes = std::max(a.again_bytes, b.again_bytes);
+  a.moving_bytes = std::max(a.moving_bytes, b.moving_bytes);
+  return a;
+}
+
+// A chain is decided in stages: blocks that are alike and in a row, as many together as keep the number of
+// stages small.
+std::vector<size_t> StagesOf(const ChainProblem& p, size_t stages_max) {
+  const size_t together = (p.blocks.size() + stages_max - 1) / stages_max;
+  std::vector<size_t> firsts;
+  for (size_t i = 0; i < p.blocks.size(); ++i) {
+    if (firsts.empty() || i - firsts.back() == together || !Alike(p.blocks[i], p.blocks[firsts.back()]))
+      firsts.push_back(i);
+  }
+  firsts.push_back(p.blocks.size());
+  return firsts;
+}
+
+// All ways to go on from a stage. Segments are parts of it, or whole stages.
+std::vector<Option> OptionsAt(const ChainProblem& p, const std::vector<size_t>& stages, size_t stage) {
   std::vector<Option> options;
-  const ChainBlock& block = p.blocks[i];
+  const size_t first = stages[stage], end = stages[stage + 1];
+  const auto add = [&](const auto& make, size_t step) {
+    Option option = make(first, std::min(step, end - first));
+    for (size_t i = first + step; i < end; i += step) option = Then(option, make(i, std::min(step, end - i)));
+    options.push_back(option);
+  };
+  const auto single = [&](Saved saved, Tier home) {
+    add([&](size_t i, size_t) { return Single(p, p.blocks[i], saved, home); }, 1);
+  };
   for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     if (home != Tier::kDevice && (!p.allow_swap || At(p.budget, home) == 0)) continue;
-    options.push_back(Single(p, block, Saved::kKeep, home));
-    if (p.allow_selective && block.selective_bytes > 0)
-      options.push_back(Single(p, block, Saved::kSelective, home));
+    single(Saved::kKeep, home);
+    if (p.allow_selective && p.blocks[first].selective_bytes > 0) single(Saved::kSelective, home);
   }
-  options.push_back(Single(p, block, Saved::kRecompute, Tier::kDevice));
-  // 2, 3, 4, 6, 8, 12, ...: lengths between them differ little.
-  for (int length = 2; length <= p.max_segment && i + length <= p.blocks.size();
-       length = std::has_single_bit(static_cast<unsigned>(length)) && length > 2 ? length * 3 / 2
-                : length == 2                                                    ? 3
-                                                                                 : length / 3 * 4)
-    options.push_back(Segment(p, i, length));
+  single(Saved::kRecompute, Tier::kDevice);
+  const auto max = static_cast<size_t>(p.max_segment);
+  for (size_t length = 2; length < end - first && length <= max; length *= 2)
+    add([&](size_t i, size_t n) { return Segment(p, i, static_cast<int>(n)); }, length);
+  for (size_t last = stage + 1; last < stages.size() && stages[last] - first <= max; ++last) {
+    // Four stages, then every other: lengths between them differ little.
+    const size_t n = last - stage;
+    if (stages[last] - first > 1 && (n <= 4 || n % 2 == 0))
+      options.push_back(Segment(p, first, static_cast<int>(stages[last] - first)));
+  }
   return options;
 }
 
 struct Label {
   double again_seconds = 0;
   Bytes bytes{};
-  int32_t option = -1;  // index into the options of the block it came from
-  int32_t from_block = -1, from_label = -1;
+  int32_t option = -1;  // index into the options of the stage it came from
+  int32_t from_stage = -1, from_label = -1;
 };
 
 // The best chain whose blocks and segments have at most `again` and `moving` bytes beside what is kept.
 class Dynamic {
  public:
-  Dynamic(const ChainProblem& p, const std::vector<std::vector<Option>>& options, int64_t again,
-          int64_t moving, int buckets)
+  Dynamic(const ChainProblem& p, const std::vector<size_t>& stages,
+          const std::vector<std::vector<Option>>& options, int64_t again, int64_t moving, int buckets)
       : p_(p),
+        stages_(stages),
         options_(options),
         again_(again),
         moving_(moving),
-        labels_(p.blocks.size() + 1),
-        index_(labels_.size()) {
+        labels_(stages.size()),
+        index_(stages.size()) {
     room_ = p.budget;
     At(room_, Tier::kDevice) -= again + moving;
+    // Bytes are told apart as far as they can be wanted.
+    Bytes wanted{};
+    for (const std::vector<Option>& of : options) {
+      for (int t = 0; t < kTierCount; ++t) {
+        int64_t most = 0;
+        for (const Option& option : of) most = std::max(most, option.bytes[t]);
+        wanted[t] += most;
+      }
+    }
     for (int t = 0; t < kTierCount; ++t)
-      quantum_[t] = std::max<int64_t>(1, (room_[t] + buckets - 1) / buckets);
+      quantum_[t] = std::max<int64_t>(1, (std::min(room_[t], wanted[t]) + buckets - 1) / buckets);
   }
 
   std::optional<ChainSolution> Solve() {
     if (At(room_, Tier::kDevice) < 0) return std::nullopt;
     labels_[0].push_back(Label());
-    for (size_t i = 0; i < p_.blocks.size(); ++i) {
+    for (size_t i = 0; i < options_.size(); ++i) {
       for (size_t l = 0; l < labels_[i].size(); ++l) {
         for (size_t o = 0; o < options_[i].size(); ++o) Extend(i, l, o);
       }
@@ -160,9 +211,10 @@ class Dynamic {
       bucket = bucket << 21 | static_cast<uint64_t>(next.bytes[t] / quantum_[t]);
     }
     next.option = static_cast<int32_t>(o);
-    next.from_block = static_cast<int32_t>(i);
+    next.from_stage = static_cast<int32_t>(i);
     next.from_label = static_cast<int32_t>(l);
-    const size_t to = i + static_cast<size_t>(option.length);
+    size_t to = i + 1;
+    while (stages_[to] < stages_[i] + static_cast<size_t>(option.blocks)) ++to;
     const auto [found, fresh] = index_[to].emplace(bucket, labels_[to].size());
     if (fresh) {
       labels_[to].push_back(next);
@@ -181,32 +233,27 @@ class Dynamic {
     solution.bytes = end.bytes;
     At(solution.bytes, Tier::kDevice) += again_ + moving_;
     solution.blocks.resize(p_.blocks.size());
-    for (const Label* at = &end; at->from_block >= 0; at = &labels_[at->from_block][at->from_label]) {
-      const Option& option = options_[at->from_block][at->option];
-      for (int k = 0; k < option.length; ++k) {
-        PlanChoice::BlockChoice& block = solution.blocks[at->from_block + k];
+    for (const Label* at = &end; at->from_stage >= 0; at = &labels_[at->from_stage][at->from_label]) {
+      const Option& option = options_[at->from_stage][at->option];
+      for (int k = 0; k < option.blocks; ++k) {
+        PlanChoice::BlockChoice& block = solution.blocks[stages_[at->from_stage] + k];
         block.saved = option.saved;
         block.saved_home = option.home;
         block.activation = p_.input_home;
-        block.checkpoint = k == 0;
+        block.checkpoint = k % option.segment == 0;
       }
     }
     return solution;
   }
 
   const ChainProblem& p_;
+  const std::vector<size_t>& stages_;  // their first blocks, and the end
   const std::vector<std::vector<Option>>& options_;
   const int64_t again_, moving_;
   Bytes room_{}, quantum_{};
-  std::vector<std::vector<Label>> labels_;                    // [block]: decided up to it
+  std::vector<std::vector<Label>> labels_;                    // [stage]: decided up to it
   std::vector<absl::flat_hash_map<uint64_t, size_t>> index_;  // bucket -> label
 };
-
-bool Alike(const ChainBlock& a, const ChainBlock& b) {
-  return a.forward_seconds == b.forward_seconds && a.rest_seconds == b.rest_seconds &&
-         a.saved_bytes == b.saved_bytes && a.selective_bytes == b.selective_bytes &&
-         a.input_bytes == b.input_bytes;
-}
 
 // A run of swaps would wait for the link, and the link then for a run of others, which the sums of the cost
 // model do not see. So decisions about blocks that are alike are dealt out in turn: the one that lags most
@@ -248,11 +295,12 @@ void DealOut(const ChainProblem& p, std::vector<PlanChoice::BlockChoice>* blocks
 
 }  // namespace
 
-std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets) {
+std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets, int stages_max) {
+  const std::vector<size_t> stages = StagesOf(problem, static_cast<size_t>(stages_max));
   std::vector<std::vector<Option>> options;
   std::set<int64_t> again = {0}, moving = {0};
-  for (size_t i = 0; i < problem.blocks.size(); ++i) {
-    options.push_back(OptionsAt(problem, i));
+  for (size_t i = 0; i + 1 < stages.size(); ++i) {
+    options.push_back(OptionsAt(problem, stages, i));
     for (const Option& option : options.back()) {
       again.insert(option.again_bytes);
       moving.insert(option.moving_bytes);
@@ -262,7 +310,7 @@ std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets
   for (const int64_t a : again) {
     for (const int64_t m : moving) {
       if (a + m > At(problem.budget, Tier::kDevice)) break;
-      std::optional<ChainSolution> solution = Dynamic(problem, options, a, m, buckets).Solve();
+      std::optional<ChainSolution> solution = Dynamic(problem, stages, options, a, m, buckets).Solve();
       if (!solution.has_value()) continue;
       if (!best.has_value() || solution->seconds < best->seconds) best = std::move(solution);
     }

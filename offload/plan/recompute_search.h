@@ -59,11 +59,12 @@ struct ChainSolution {
   std::array<int64_t, kTierCount> bytes{};  // the device's with what runs there
 };
 
-// nullopt: nothing fits. `buckets`: per tier, how finely bytes are told apart; with as many as there are
-// different sums (or a budget of at most that many bytes) the result is the optimum of the cost model, with
-// fewer it is one that fits and is near it. (Of segments the lengths 2, 3, 4, 6, 8, 12, ... are looked at.)
-// Blocks that are alike have their decisions dealt out evenly, so that transfers are too.
-std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets = 48);
+// nullopt: nothing fits. `buckets`: per tier, how finely bytes are told apart; `stages_max`: of longer chains
+// some blocks in a row, if they are alike, are decided together. With as many buckets as there are different
+// sums and as many stages as blocks (and segments of up to four blocks) the result is the optimum of the cost
+// model, with fewer it is one that fits and is near it. Blocks that are alike have their decisions dealt out
+// evenly, so that transfers are too.
+std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets = 48, int stages_max = 40);
 
 // What `blocks` take by the cost model; nullopt when they do not fit.
 std::optional<ChainSolution> EvaluateChain(const ChainProblem& problem,
