@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <string>
@@ -324,7 +325,7 @@ TEST(PlannerTest, OptimalIsNeverSlowerThanOnePolicyForAllAndMixesThemWhereThatIs
   ASSERT_TRUE(layout.ok()) << layout.status();
   PlanRequest request = EightBillion(*layout);
   int faster = 0;
-  for (const int64_t gib : {12, 16, 20, 24}) {
+  for (const int64_t gib : {16, 20, 24}) {
     request.budget[kDevice] = gib << 30;
     double uniform = std::numeric_limits<double>::infinity();
     for (const Recompute policy : kPolicies) {
@@ -417,29 +418,33 @@ TEST(PlannerTest, TheModeIsChosenBySimulation) {
     wished.mode = mode;
     return std::get<PlannedJob>(Plan(wished)).simulation.step_seconds;
   };
-  std::set<Mode> chosen;
-  for (const bool clip : {false, true}) {
-    // From an optimizer that takes no time to a step that is nothing else.
-    for (const double bandwidth : {50e6, 200e6, 1e9, 100e9}) {
-      request.clip = clip;
-      request.profile.nvme_read_bytes_per_second = request.profile.nvme_write_bytes_per_second = bandwidth;
-      request.profile.nvme_mixed_bytes_per_second = 2 * bandwidth;
-      const auto plan = Plan(request);
-      const PlannedJob& job = std::get<PlannedJob>(plan);
-      chosen.insert(job.choice.mode);
-      const std::string text = note(job);
-      std::printf("%.0f MB/s: %s\n", bandwidth / 1e6, text.c_str());
-      EXPECT_NE(text.find("forward-overlap"), std::string::npos) << text;
-      EXPECT_NE(text.find(" ms"), std::string::npos) << text;
-      EXPECT_EQ(text.find("where every step clips") != std::string::npos, clip) << text;
-      const Mode usual = clip ? Mode::kForwardOverlap : Mode::kOverlap;
-      EXPECT_TRUE(job.choice.mode == usual ||
-                  job.choice.mode == (clip ? Mode::kSpeculative : Mode::kForwardOverlap));
-      // Never slower than the mode that would have been taken without looking.
-      EXPECT_LE(job.simulation.step_seconds, seconds_of(request, usual) * 1.02);
-    }
+  std::set<std::pair<bool, Mode>> chosen;
+  // From a step that is nothing but its optimizer to one in which that takes no time.
+  for (const int i : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
+    request.clip = i % 2 == 1;
+    request.params = i < 8 ? Tier::kHost : Tier::kNvme;
+    request.io_threads = i < 8 ? 2 : 1;
+    const double bandwidth = 50e6 * std::pow(5.0, i / 2 % 4);
+    request.profile.nvme_read_bytes_per_second = request.profile.nvme_write_bytes_per_second = bandwidth;
+    request.profile.nvme_mixed_bytes_per_second = 2 * bandwidth;
+    const auto plan = Plan(request);
+    const PlannedJob& job = std::get<PlannedJob>(plan);
+    chosen.emplace(request.clip, job.choice.mode);
+    const std::string text = note(job);
+    std::printf("%.0f MB/s: %s\n", bandwidth / 1e6, text.c_str());
+    EXPECT_NE(text.find("forward-overlap"), std::string::npos) << text;
+    EXPECT_NE(text.find(" ms"), std::string::npos) << text;
+    EXPECT_EQ(text.find("where every step clips") != std::string::npos, request.clip) << text;
+    // Never slower than the mode that would have been taken without looking.
+    const Mode usual = request.clip ? Mode::kForwardOverlap : Mode::kOverlap;
+    EXPECT_LE(job.simulation.step_seconds, seconds_of(request, usual) * 1.01) << text;
   }
-  EXPECT_EQ(chosen.count(Mode::kSync) + chosen.count(Mode::kDelayed), 0u);
+  const std::set<std::pair<bool, Mode>> same_bits = {{false, Mode::kOverlap},
+                                                     {false, Mode::kForwardOverlap},
+                                                     {true, Mode::kForwardOverlap},
+                                                     {true, Mode::kSpeculative}};
+  for (const auto& mode : chosen) EXPECT_EQ(same_bits.count(mode), 1u) << Name(mode.second);
+  EXPECT_GE(chosen.size(), 3u);
   request.mode = Mode::kSync;
   const auto asked = Plan(request);
   EXPECT_NE(note(std::get<PlannedJob>(asked)).find("mode sync as asked"), std::string::npos);

@@ -185,7 +185,9 @@ TEST(RecomputeSearchTest, DecisionsAreDealtOutEvenly) {
   for (size_t i = 0; i < 12; ++i) {
     const bool here = solution->blocks[i].saved == Saved::kKeep;
     swapped += here;
-    if (i > 0) EXPECT_NE(here, solution->blocks[i - 1].saved == Saved::kKeep) << i;
+    if (i > 0) {
+      EXPECT_NE(here, solution->blocks[i - 1].saved == Saved::kKeep) << i;
+    }
   }
   EXPECT_EQ(swapped, 6);
   EXPECT_DOUBLE_EQ(solution->seconds, 12 + 24 + 6);
