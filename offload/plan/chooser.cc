@@ -115,28 +115,41 @@ absl::Status TryPolicies(const PlanRequest& request, const TierBytes& minimum, C
 // Another mode is taken for so much.
 constexpr double kModeGain = 0.01;
 
-// Modes that give the same bits, on the candidate's placement. Sync only adds waits. How often a job will
-// clip nobody knows, so speculative has to be worth it where every other step does.
-absl::Status TryModes(const PlanRequest& request, Candidate* best) {
-  const auto expected = [](const ModeTrial& trial) { return (trial.seconds + trial.redo_seconds) / 2; };
-  for (const Mode mode : {request.clip ? Mode::kForwardOverlap : Mode::kOverlap,
-                          request.clip ? Mode::kSpeculative : Mode::kForwardOverlap}) {
-    PlanChoice choice = best->choice;
-    choice.mode = mode;
-    ModeTrial trial{mode, best->seconds, best->seconds};
-    if (mode != best->choice.mode) {
-      STRATA_ASSIGN_OR_RETURN(trial.seconds, Predict(request, choice));
-      trial.redo_seconds = trial.seconds;
+// `best` in another mode: its way at each depth. Infinite: none fits.
+absl::StatusOr<Candidate> InMode(const PlanRequest& request, const PlacementSearch& search,
+                                 const TierBytes& minimum, const Candidate& best, Mode mode) {
+  Candidate found;
+  for (const int depth :
+       request.prefetch_depth > 0 ? std::vector<int>{request.prefetch_depth} : std::vector<int>{4, 2, 1}) {
+    Candidate other = best;
+    other.start.mode = mode;
+    other.start.prefetch_depth = depth;
+    other.choice.mode = mode;
+    if (depth != best.choice.prefetch_depth) {
+      if (!PlacementSearch::Within(search.Peak(other.start), request.budget)) continue;
+      other.choice = search.Fill(other.start, other.order, request.budget);
+      if (!PlacementSearch::Within(minimum, search.Peak(other.choice))) continue;
     }
-    if (mode == Mode::kSpeculative) {
-      STRATA_ASSIGN_OR_RETURN(trial.redo_seconds, Predict(request, choice, /*redo=*/true));
-    }
-    best->modes.push_back(trial);
+    STRATA_ASSIGN_OR_RETURN(other.seconds, Predict(request, other.choice));
+    if (other.seconds < found.seconds) found = std::move(other);
   }
-  const bool other = expected(best->modes[1]) < (1 - kModeGain) * expected(best->modes[0]);
-  const ModeTrial& fastest = best->modes[other];
-  best->start.mode = best->choice.mode = fastest.mode;
-  best->seconds = fastest.seconds;
+  return found;
+}
+
+// Modes that give the same bits. Sync only adds waits. How often a job will clip nobody knows, so speculative
+// has to be worth it where every other step does.
+absl::Status TryModes(const PlanRequest& request, const PlacementSearch& search, const TierBytes& minimum,
+                      Candidate* best) {
+  const Mode mode = request.clip ? Mode::kSpeculative : Mode::kForwardOverlap;
+  STRATA_ASSIGN_OR_RETURN(Candidate other, InMode(request, search, minimum, *best, mode));
+  double redo_seconds = other.seconds;
+  if (mode == Mode::kSpeculative) {
+    STRATA_ASSIGN_OR_RETURN(redo_seconds, Predict(request, other.choice, /*redo=*/true));
+  }
+  const std::vector<ModeTrial> trials = {{best->choice.mode, best->seconds, best->seconds},
+                                         {mode, other.seconds, redo_seconds}};
+  if ((other.seconds + redo_seconds) / 2 < (1 - kModeGain) * best->seconds) *best = std::move(other);
+  best->modes = trials;
   return absl::OkStatus();
 }
 
@@ -167,7 +180,9 @@ absl::StatusOr<Candidate> Choose(const PlanRequest& request, const PlacementSear
   STRATA_ASSIGN_OR_RETURN(Candidate best, Chooser(request, search, minimum).Choose(starts));
   if (!request.recompute.has_value() || request.recompute == Recompute::kOptimal)
     STRATA_RETURN_IF_ERROR(TryPolicies(request, minimum, &best));
-  if (!request.mode.has_value()) STRATA_RETURN_IF_ERROR(TryModes(request, &best));
+  if (!request.mode.has_value()) {
+    STRATA_RETURN_IF_ERROR(TryModes(request, search, minimum, &best));
+  }
   return best;
 }
 

@@ -16,8 +16,12 @@ namespace {
 
 constexpr Tier kUp[] = {Tier::kNvme, Tier::kHost, Tier::kDevice};
 
-// Bytes are told apart so finely: near enough to the optimum, and quick for a hundred blocks.
-constexpr int kChainBuckets = 20;
+// Near enough to the optimum, and quick for a hundred blocks. Where something may go to NVMe there is one
+// tier more to tell apart.
+constexpr int kChainBuckets = 24, kChainBucketsWithNvme = 10, kChainStages = 20;
+
+// Of the link's time: slots are few, so it cannot be busy all the time that computing takes.
+constexpr double kLinkUse = 0.9;
 
 bool Allowed(const std::optional<Tier>& wish, Tier tier) { return !wish.has_value() || *wish == tier; }
 
@@ -299,16 +303,17 @@ std::optional<int64_t> PlacementSearch::Minimum(Tier tier, TierBytes budget) con
   return best;
 }
 
-// What `bare`, which computes everything again, leaves of the budget, and of the time of the link and the
-// drive.
+// What `bare`, which computes everything again, leaves of the budget, and what it takes in each micro-batch.
 ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& budget) const {
   const ModelLayout& layout = *request_.layout;
-  const ComputeRates& rates = request_.profile.rates(layout.compute_dtype);
+  const MachineProfile& profile = request_.profile;
+  const ComputeRates& rates = profile.rates(layout.compute_dtype);
   const TierBytes peak = Peak(bare);
   ChainProblem problem;
   problem.input_home = bare.blocks[1].activation;
+  problem.depth = bare.prefetch_depth;
+  problem.max_segment = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(facts_.head - 1))));
   int64_t running = 0;
-  double compute_seconds = 0;
   for (int b = 1; b < facts_.head; ++b) {
     const Block& block = layout.blocks[b];
     ChainBlock chain;
@@ -319,35 +324,39 @@ ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& b
         RoundUp(block.saved_bytes, kSlotAlignment) + RoundUp(block.saved_rest_bytes, kSlotAlignment);
     chain.input_bytes = RoundUp(layout.activation_bytes, kSlotAlignment);
     running = std::max(running, chain.saved_bytes);
-    // Its backward pass takes about twice its forward pass.
-    compute_seconds += 3 * chain.forward_seconds;
+    problem.forward_seconds += chain.forward_seconds;
+    problem.backward_seconds += BackwardSeconds(block, rates);
     problem.blocks.push_back(chain);
   }
   for (int t = 0; t < kTierCount; ++t) problem.budget[t] = std::max<int64_t>(0, budget[t] - peak[t]);
   At(problem.budget, Tier::kDevice) += running;
   At(problem.budget, problem.input_home) += (facts_.head - 1) * problem.blocks[0].input_bytes;
-  const MachineProfile& profile = request_.profile;
-  problem.link_seconds_per_byte = 1 / profile.d2h_bytes_per_second + 1 / profile.h2d_bytes_per_second;
+  problem.out_seconds_per_byte = 1 / (kLinkUse * profile.d2h_bytes_per_second);
+  problem.in_seconds_per_byte = 1 / (kLinkUse * profile.h2d_bytes_per_second);
   problem.nvme_seconds_per_byte =
       1 / profile.nvme_write_bytes_per_second + 1 / profile.nvme_read_bytes_per_second;
-  // What the link and the drive have left of the time that computing takes: parameters come twice and
-  // gradients go once in each micro-batch; records come and go once in a step.
-  double link = 0, nvme = 0;
+  // Parameters come twice and gradients go once in each micro-batch; records come and go once in a step, and
+  // so does the optimizer's work.
+  const auto micro_batches = static_cast<double>(bare.micro_batches);
+  double cpu = 0;
   for (size_t u = 0; u < layout.units.size(); ++u) {
     const auto n = static_cast<double>(layout.units[u].elements);
     const PlanChoice::UnitHome& home = bare.units[u];
     const double params = n * static_cast<double>(facts_.param_size);
-    if (home.params != Tier::kDevice) link += 2 * params / profile.h2d_bytes_per_second;
-    if (home.gradients != Tier::kDevice)
-      link += n * static_cast<double>(facts_.acc_size) / profile.d2h_bytes_per_second;
-    if (home.params == Tier::kNvme) nvme += 2 * params / profile.nvme_read_bytes_per_second;
+    const double sum = n * static_cast<double>(facts_.acc_size);
+    if (home.params != Tier::kDevice) problem.fetch_seconds += params * problem.in_seconds_per_byte;
+    if (home.params == Tier::kNvme) problem.nvme_seconds += 2 * params / profile.nvme_read_bytes_per_second;
+    if (home.gradients != Tier::kDevice) {
+      problem.send_seconds += sum * problem.out_seconds_per_byte;
+      cpu += 3 * sum / profile.accumulate_bytes_per_second * (micro_batches - 1) / micro_batches;
+      cpu += sum / profile.norm_bytes_per_second / micro_batches;
+    }
+    if (home.gradients == Tier::kNvme) problem.nvme_seconds += sum * problem.nvme_seconds_per_byte;
     if (home.record == Tier::kNvme)
-      nvme += n * kRecordBytesPerElement * problem.nvme_seconds_per_byte /
-              static_cast<double>(bare.micro_batches);
+      problem.nvme_seconds += n * kRecordBytesPerElement * problem.nvme_seconds_per_byte / micro_batches;
+    if (home.record != Tier::kDevice) cpu += n * profile.adamw_seconds_per_parameter / micro_batches;
   }
-  problem.link_slack_seconds = std::max(0.0, compute_seconds - link);
-  problem.nvme_slack_seconds = std::max(0.0, compute_seconds - nvme);
-  problem.max_segment = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(facts_.head - 1))));
+  problem.floor_seconds = cpu;
   return problem;
 }
 
@@ -357,8 +366,14 @@ PlanChoice PlacementSearch::OptimizeSaved(const PlanChoice& choice, const TierBy
   PlanChoice bare = choice;
   ApplyPolicy(Recompute::kFull, facts_.head, &bare);
   ChainProblem problem = ChainOf(bare, budget);
+  // What the host has room for does not go further.
+  int64_t all = 0;
+  for (const ChainBlock& block : problem.blocks) all += block.saved_bytes + block.input_bytes;
+  if (all <= At(problem.budget, Tier::kHost) && problem.input_home != Tier::kNvme)
+    At(problem.budget, Tier::kNvme) = 0;
+  const int buckets = At(problem.budget, Tier::kNvme) > 0 ? kChainBucketsWithNvme : kChainBuckets;
   for (int attempt = 0; attempt < 4; ++attempt) {
-    const std::optional<ChainSolution> solution = SolveChain(problem, kChainBuckets);
+    const std::optional<ChainSolution> solution = SolveChain(problem, buckets, kChainStages);
     if (!solution.has_value()) return choice;
     PlanChoice better = bare;
     for (int b = 1; b < facts_.head; ++b) {

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
+#include <limits>
+#include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -282,6 +286,73 @@ TEST(PlannerTest, AutoIsAsFastAsEveryPolicyByTheSimulator) {
   }
 }
 
+// An 8 B model in bf16, four sequences of 4096 at a time, on an accelerator of 24 GiB behind a link of 12
+// GB/s. The link is too slow to swap all that is saved while the device computes, and computing it all again
+// is dear.
+PlanRequest EightBillion(const ModelLayout& layout) {
+  PlanRequest request;
+  request.layout = &layout;
+  request.micro_batches = 16;
+  request.clip = true;
+  request.budget = {0, int64_t{192} << 30, int64_t{4} << 40};
+  request.predict_only = true;
+  MachineProfile& machine = request.profile;
+  machine.device_is_cpu = false;
+  machine.bf16.forward_gemm = machine.bf16.backward_gemm = {{1, 120e12}};
+  machine.bf16.attention_flops = machine.bf16.attention_backward_flops = 80e12;
+  machine.bf16.elementwise_bytes_per_second = 800e9;
+  machine.h2d_bytes_per_second = machine.d2h_bytes_per_second = 12e9;
+  machine.nvme_read_bytes_per_second = 7e9;
+  machine.nvme_write_bytes_per_second = 5e9;
+  machine.nvme_mixed_bytes_per_second = 8e9;
+  machine.dram_bytes_per_second = 150e9;
+  machine.accumulate_bytes_per_second = machine.norm_bytes_per_second = machine.dram_bytes_per_second;
+  machine.adamw_seconds_per_parameter = 28 / machine.dram_bytes_per_second;
+  return request;
+}
+
+TEST(PlannerTest, OptimalIsNeverSlowerThanOnePolicyForAllAndMixesThemWhereThatIsFaster) {
+  ModelConfig config;
+  config.layers = 32;
+  config.hidden = 4096;
+  config.heads = 32;
+  config.kv_heads = 8;
+  config.head_dim = 128;
+  config.ffn = 14336;
+  config.vocab = 128256;
+  config.max_seq = 8192;
+  const absl::StatusOr<ModelLayout> layout = BuildModelLayout(config, DType::kBF16, 4, 4096);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  PlanRequest request = EightBillion(*layout);
+  int faster = 0;
+  for (const int64_t gib : {16, 20, 24}) {
+    request.budget[kDevice] = gib << 30;
+    double uniform = std::numeric_limits<double>::infinity();
+    for (const Recompute policy : kPolicies) {
+      request.recompute = policy;
+      const auto plan = Plan(request);
+      if (std::holds_alternative<PlanShortfall>(plan)) continue;
+      const PlannedJob& job = std::get<PlannedJob>(plan);
+      const double seconds = job.simulation.step_seconds;
+      std::printf("%2lld GiB, policy %d: %.2f s\n", static_cast<long long>(gib), static_cast<int>(policy),
+                  seconds);
+      if (policy != Recompute::kOptimal) {
+        uniform = std::min(uniform, seconds);
+        continue;
+      }
+      // Candidates are compared on samples of the step.
+      EXPECT_LE(seconds, uniform * 1.002) << gib;
+      std::set<std::pair<PlanChoice::Saved, Tier>> kinds;
+      for (int b = 1; b <= 32; ++b)
+        kinds.emplace(job.choice.blocks[b].saved, job.choice.blocks[b].saved_home);
+      if (seconds > 0.98 * uniform) continue;
+      EXPECT_GT(kinds.size(), 1u) << gib;
+      ++faster;
+    }
+  }
+  EXPECT_GE(faster, 2);
+}
+
 // The sums of gradients go to NVMe by themselves where the host is too small for them, as many as have to.
 TEST(PlannerTest, GradientsAndActivationsGoToNvmeWhereTheHostIsTooSmall) {
   const ModelLayout layout = RealLayout(12);
@@ -328,6 +399,55 @@ TEST(PlannerTest, WithRoomForAllNothingLeavesTheDevice) {
   PlanRequest clipped = Roomy(layout);
   clipped.clip = true;
   EXPECT_EQ(std::get<PlannedJob>(Plan(clipped)).choice.mode, Mode::kForwardOverlap);
+}
+
+// The mode is the one whose simulation is fastest, of those that give the same bits; the plan shows the
+// numbers.
+TEST(PlannerTest, TheModeIsChosenBySimulation) {
+  const ModelLayout layout = RealLayout(12);
+  PlanRequest request = Roomy(layout);
+  request.params = request.gradients = Tier::kHost;
+  request.optimizer = Tier::kNvme;
+  const auto note = [](const PlannedJob& job) {
+    for (const std::string& text : job.notes) {
+      if (text.find("mode ") == 0) return text;
+    }
+    return std::string("no note on the mode");
+  };
+  const auto seconds_of = [](PlanRequest wished, Mode mode) {
+    wished.mode = mode;
+    return std::get<PlannedJob>(Plan(wished)).simulation.step_seconds;
+  };
+  std::set<std::pair<bool, Mode>> chosen;
+  // From a step that is nothing but its optimizer to one in which that takes no time.
+  for (const int i : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}) {
+    request.clip = i % 2 == 1;
+    request.params = i < 8 ? Tier::kHost : Tier::kNvme;
+    request.io_threads = i < 8 ? 2 : 1;
+    const double bandwidth = 50e6 * std::pow(5.0, i / 2 % 4);
+    request.profile.nvme_read_bytes_per_second = request.profile.nvme_write_bytes_per_second = bandwidth;
+    request.profile.nvme_mixed_bytes_per_second = 2 * bandwidth;
+    const auto plan = Plan(request);
+    const PlannedJob& job = std::get<PlannedJob>(plan);
+    chosen.emplace(request.clip, job.choice.mode);
+    const std::string text = note(job);
+    std::printf("%.0f MB/s: %s\n", bandwidth / 1e6, text.c_str());
+    EXPECT_NE(text.find("forward-overlap"), std::string::npos) << text;
+    EXPECT_NE(text.find(" ms"), std::string::npos) << text;
+    EXPECT_EQ(text.find("where every step clips") != std::string::npos, request.clip) << text;
+    // Never slower than the mode that would have been taken without looking.
+    const Mode usual = request.clip ? Mode::kForwardOverlap : Mode::kOverlap;
+    EXPECT_LE(job.simulation.step_seconds, seconds_of(request, usual) * 1.01) << text;
+  }
+  const std::set<std::pair<bool, Mode>> same_bits = {{false, Mode::kOverlap},
+                                                     {false, Mode::kForwardOverlap},
+                                                     {true, Mode::kForwardOverlap},
+                                                     {true, Mode::kSpeculative}};
+  for (const auto& mode : chosen) EXPECT_EQ(same_bits.count(mode), 1u) << Name(mode.second);
+  EXPECT_GE(chosen.size(), 3u);
+  request.mode = Mode::kSync;
+  const auto asked = Plan(request);
+  EXPECT_NE(note(std::get<PlannedJob>(asked)).find("mode sync as asked"), std::string::npos);
 }
 
 TEST(PlannerTest, ImpossibleWishesNameTheField) {

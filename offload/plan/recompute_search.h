@@ -8,10 +8,13 @@
 //  - keeps nothing, not even its input: it is part of a segment (Chen et al. 2016) that is run again from the
 //    input of the segment's first block, and all of a segment lies on the device at once.
 //
-// The cost model: computing again takes its seconds. Swaps take the host link's seconds (both directions),
-// those to NVMe also the drive's; of each as much is free as hides under computing (the slack).
-//   added = again + max(0, link - link slack) + max(0, nvme - nvme slack)
-// The device must hold what is kept and the largest of what one block or segment has there while it runs.
+// The cost model, of a micro-batch, with what goes beyond the device ("swapped"):
+//   forward  = max(computing, parameters over the link, swapped out over the link)
+//   backward = max(computing + computing again, parameters and swapped in over the link)
+//   seconds  = max(forward + backward, what the lanes have to do whatever is chosen,
+//                  gradients and swapped out over the link, all that the drive moves)
+// The device must hold what is kept, and two pools beside: the most that one block or segment has there of
+// what it computes again, and the most that a swapped block has, once for each slot of prefetch depth.
 #ifndef OFFLOAD_PLAN_RECOMPUTE_SEARCH_H_
 #define OFFLOAD_PLAN_RECOMPUTE_SEARCH_H_
 
@@ -37,25 +40,33 @@ struct ChainProblem {
   std::vector<ChainBlock> blocks;
   std::array<int64_t, kTierCount> budget{};  // bytes by Tier; 0 in a tier: nothing may go there
   Tier input_home = Tier::kDevice;           // of inputs that are kept
-  double link_seconds_per_byte = 0;          // out and back
-  double nvme_seconds_per_byte = 0;          // written and read
-  double link_slack_seconds = 0, nvme_slack_seconds = 0;
   bool allow_selective = true, allow_swap = true;
   int max_segment = 1;  // blocks
+  int depth = 1;        // slots through which what is swapped goes
+  // Of a micro-batch; swaps and computing again not counted.
+  double forward_seconds = 0, backward_seconds = 0;  // computing
+  double fetch_seconds = 0;                          // parameters over the link, in each of both passes
+  double send_seconds = 0;                           // gradients over the link
+  double nvme_seconds = 0;                           // of the drive
+  double floor_seconds = 0;                          // of the busiest other lane
+  double out_seconds_per_byte = 0, in_seconds_per_byte = 0;  // over the link
+  double nvme_seconds_per_byte = 0;                          // written and read
 };
 
 struct ChainSolution {
   std::vector<PlanChoice::BlockChoice> blocks;
-  double added_seconds = 0;
+  double seconds = 0;
   std::array<int64_t, kTierCount> bytes{};  // the device's with what runs there
 };
 
-// nullopt: nothing fits. `buckets`: per tier, how finely bytes are told apart; with as many as there are
-// different sums (or a budget of at most that many bytes) the result is the optimum of the cost model, with
-// fewer it is one that fits and is near it.
-std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets = 48);
+// nullopt: nothing fits. `buckets`: per tier, how finely bytes are told apart; `stages_max`: of longer chains
+// some blocks in a row, if they are alike, are decided together. With as many buckets as there are different
+// sums and as many stages as blocks (and segments of up to four blocks) the result is the optimum of the cost
+// model, with fewer it is one that fits and is near it. Blocks that are alike have their decisions dealt out
+// evenly, so that transfers are too.
+std::optional<ChainSolution> SolveChain(const ChainProblem& problem, int buckets = 48, int stages_max = 40);
 
-// What `blocks` add by the cost model; nullopt when they do not fit.
+// What `blocks` take by the cost model; nullopt when they do not fit.
 std::optional<ChainSolution> EvaluateChain(const ChainProblem& problem,
                                            const std::vector<PlanChoice::BlockChoice>& blocks);
 

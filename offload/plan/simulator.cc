@@ -246,6 +246,10 @@ double ForwardSeconds(const Block& block, const ComputeRates& rates) {
   return ComputeSeconds(block, OpKind::kForward, rates);
 }
 
+double BackwardSeconds(const Block& block, const ComputeRates& rates) {
+  return ComputeSeconds(block, OpKind::kBackward, rates);
+}
+
 double RestSeconds(const Block& block, const ComputeRates& rates) {
   return block.rest_flops / RateAt(rates.forward_gemm, block.forward_flops - block.forward_attention_flops);
 }
@@ -266,10 +270,17 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
     case OpKind::kLoss:
     case OpKind::kBackward: {
       const Block& block = layout.blocks[op.block];
+      // Of the saved rest alone: what RestSeconds says.
+      const bool rest_only = op.kind == OpKind::kRecompute && op.operands[0].access == Access::kRead;
+      cores = profile.threads;
+      if (rest_only) {
+        work = RestSeconds(block, profile.rates(plan.compute_dtype));
+        touched = static_cast<double>(block.saved_bytes + block.saved_rest_bytes);
+        break;
+      }
       work = ComputeSeconds(block, op.kind, profile.rates(plan.compute_dtype));
       touched = op.kind == OpKind::kForward || op.kind == OpKind::kRecompute ? block.forward_touched_bytes
                                                                              : block.backward_touched_bytes;
-      cores = profile.threads;
       break;
     }
     case OpKind::kAccumulate:

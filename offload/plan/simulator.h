@@ -36,8 +36,9 @@ struct OpCost {
   double seconds = 0;
   std::array<double, kSharedResourceCount> share{};  // of each resource while it runs: 0..1
 };
-// A block's forward pass, and of it what makes its second saved area again.
+// A block's passes, and of the forward pass what makes its second saved area again.
 double ForwardSeconds(const Block& block, const ComputeRates& rates);
+double BackwardSeconds(const Block& block, const ComputeRates& rates);
 double RestSeconds(const Block& block, const ComputeRates& rates);
 OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, const MachineProfile& profile);
 

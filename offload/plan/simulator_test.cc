@@ -136,6 +136,32 @@ TEST(SimulatorTest, APlanThatCannotFinishIsNamed) {
   EXPECT_TRUE(absl::StrContains(simulation.status().message(), "never finishes")) << simulation.status();
 }
 
+// Selective computes a part again, and only that takes time.
+TEST(SimulatorTest, ARecomputeOfTheRestTakesWhatTheRestTakes) {
+  Case c = Build(Mode::kOverlap, 2);
+  const auto compute_seconds = [&](PlanChoice::Saved saved) {
+    for (size_t b = 1; b + 1 < c.choice.blocks.size(); ++b) {
+      c.choice.blocks[b].saved = saved;
+      c.choice.blocks[b].saved_home = Tier::kDevice;
+    }
+    absl::StatusOr<StepPlan> plan = BuildPlan(c.layout, c.choice, PlanKind::kTrain);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    c.plan = *std::move(plan);
+    MachineProfile profile;
+    profile.per_op_seconds = 0;
+    for (const LaneEstimate& lane : SimulateCase(c, profile).lanes) {
+      if (lane.lane.kind == LaneKind::kCompute) return lane.alone_seconds;
+    }
+    return 0.0;
+  };
+  const double none = compute_seconds(PlanChoice::Saved::kKeep);
+  const ComputeRates rates = MachineProfile().rates(c.layout.compute_dtype);
+  // The last block's is there still.
+  const double again = 5 * RestSeconds(c.layout.blocks[1], rates);
+  EXPECT_NEAR(compute_seconds(PlanChoice::Saved::kSelective), none + again, 1e-9);
+  EXPECT_LT(none + again, none + 5 * ForwardSeconds(c.layout.blocks[1], rates));
+}
+
 TEST(SimulatorTest, OverlapAndPrefetchSaveTime) {
   const double sync = SimulateCase(Build(Mode::kSync, 1)).step_seconds;
   const double overlap = SimulateCase(Build(Mode::kOverlap, 1)).step_seconds;

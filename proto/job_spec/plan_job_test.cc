@@ -1,6 +1,7 @@
 #include "proto/job_spec/plan_job.h"
 
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -11,8 +12,8 @@
 namespace strata {
 namespace {
 
-v1::JobSpec Example() {
-  const absl::StatusOr<JobFile> file = LoadJobFile("deploy/examples/llama3-70b.yaml");
+v1::JobSpec Example(const std::string& name = "llama3-70b") {
+  const absl::StatusOr<JobFile> file = LoadJobFile("deploy/examples/" + name + ".yaml");
   EXPECT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(FormatViolations("", file->violations), "");
   v1::JobSpec spec = file->spec;
@@ -21,8 +22,8 @@ v1::JobSpec Example() {
   return spec;
 }
 
-v1::ResourceRequest Machine() {
-  const absl::StatusOr<v1::MachineFile> file = LoadMachineFile("deploy/examples/machines/gpu-24g.yaml");
+v1::ResourceRequest Machine(const std::string& name = "gpu-24g") {
+  const absl::StatusOr<v1::MachineFile> file = LoadMachineFile("deploy/examples/machines/" + name + ".yaml");
   EXPECT_TRUE(file.ok()) << file.status();
   v1::ResourceRequest limits;
   limits.set_device_bytes(file->device());
@@ -114,6 +115,33 @@ TEST(PlanJobTest, AFasterMachineIsPredictedToBeFaster) {
   faster.mutable_machine()->mutable_bf16()->set_attention_flops(320e12);
   const v1::JobPlan slow = Plan(Example(), limits), fast = Plan(Example(), faster);
   EXPECT_LT(fast.step_time().seconds(), slow.step_time().seconds());
+}
+
+// What the example says of itself: no policy for all layers is as fast as the mixture, and the plan shows it.
+TEST(PlanJobTest, OptimalMixesWhatLayersKeepWhereThatIsFaster) {
+  v1::JobSpec spec = Example("llama3-8b");
+  const v1::ResourceRequest machine = Machine("gpu-24g-x8");
+  const auto seconds = [](const v1::JobPlan& plan) {
+    return static_cast<double>(plan.step_time().seconds()) + plan.step_time().nanos() * 1e-9;
+  };
+  const v1::JobPlan mixed = Plan(spec, machine);
+  ExpectExplained(mixed);
+  EXPECT_EQ(mixed.recompute(), v1::RECOMPUTE_OPTIMAL);
+  std::set<std::string> kinds;
+  for (const v1::BlockRow& row : mixed.blocks()) kinds.insert(row.saved());
+  std::string text;
+  for (const std::string& kind : kinds) text += " [" + kind + "]";
+  std::printf("optimal %.2f s:%s\n", seconds(mixed), text.c_str());
+  EXPECT_GT(kinds.count("host") + kinds.count("device"), 0u) << text;
+  EXPECT_GT(kinds.count("selective, host") + kinds.count("selective, device"), 0u) << text;
+  for (const v1::Recompute policy :
+       {v1::RECOMPUTE_NONE, v1::RECOMPUTE_FULL, v1::RECOMPUTE_SQRT, v1::RECOMPUTE_SELECTIVE}) {
+    spec.mutable_memory()->set_recompute(policy);
+    const v1::JobPlan uniform = Plan(spec, machine);
+    ASSERT_TRUE(uniform.fits());
+    std::printf("%s %.2f s\n", v1::Recompute_Name(policy).c_str(), seconds(uniform));
+    EXPECT_GT(seconds(uniform), 1.03 * seconds(mixed)) << v1::Recompute_Name(policy);
+  }
 }
 
 }  // namespace
