@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,8 +11,11 @@
 #include "client/cli/bench_options.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/preflight.h"
 #include "common/bytes.h"
 #include "common/fd.h"
+#include "common/seconds.h"
 #include "offload/exec/trace.h"
 
 namespace strata {
@@ -50,7 +55,7 @@ Json PlanJson(const PlannedJob& planned) {
           {"chunk_elements", planned.choice.chunk_elements},
           {"io_threads", planned.choice.io_threads},
           {"step_ms", planned.simulation.step_seconds * 1e3},
-          {"binding_lane", LaneName(planned.train.lanes[planned.simulation.binding_lane])},
+          {"binding_lane", planned.simulation.binding},
           {"peak_bytes", PerTier(planned.peak_bytes)},
           {"read_bytes", PerTier(planned.read_bytes)},
           {"written_bytes", PerTier(planned.written_bytes)},
@@ -132,8 +137,7 @@ std::string PlanText(const PlannedJob& planned) {
       absl::StrFormat("plan: mode %s, depth %d, chunks of %s elements, predicted step %s, bound by %s\n",
                       Name(planned.choice.mode), planned.choice.prefetch_depth,
                       FormatCount(static_cast<double>(planned.choice.chunk_elements)),
-                      FormatSeconds(planned.simulation.step_seconds),
-                      LaneName(planned.train.lanes[planned.simulation.binding_lane]));
+                      FormatSeconds(planned.simulation.step_seconds), planned.simulation.binding);
   for (const std::string& note : planned.notes) absl::StrAppend(&text, "  ", note, "\n");
   return text;
 }
@@ -142,11 +146,12 @@ std::string StepText(const StepPlan& plan, const OffloadBenchStep& step) {
   const StepResult& result = step.result;
   const StepMetrics metrics = SummarizeStep(plan, result);
   constexpr int kNvme = static_cast<int>(Tier::kNvme);
-  std::string text = absl::StrFormat(
-      "step %d  %.1f ms  read %s, written %s  exposed I/O %.1f ms  overlap %.2f  loss %.6f  norm %.6g",
-      result.step + 1, static_cast<double>(result.wall_nanos) / 1e6, FormatBytes(result.read_bytes[kNvme]),
-      FormatBytes(result.written_bytes[kNvme]), static_cast<double>(metrics.exposed_io_nanos) / 1e6,
-      metrics.overlap_efficiency, result.loss, result.grad_norm);
+  std::string text =
+      absl::StrFormat("step %d  %s  read %s, written %s  exposed I/O %s  overlap %.2f  loss %.6f  norm %.6g",
+                      result.step + 1, FormatSeconds(static_cast<double>(result.wall_nanos) / 1e9),
+                      FormatBytes(result.read_bytes[kNvme]), FormatBytes(result.written_bytes[kNvme]),
+                      FormatSeconds(static_cast<double>(metrics.exposed_io_nanos) / 1e9),
+                      metrics.overlap_efficiency, result.loss, result.grad_norm);
   if (result.skipped) absl::StrAppend(&text, "  skipped: ", result.bad_tensor, " is not finite");
   if (!step.state_hash.empty()) absl::StrAppend(&text, "  ", step.state_hash);
   return text + "\n";
@@ -160,11 +165,10 @@ std::string LaneTable(const OffloadBenchReport& report) {
     for (int cause = 0; cause < kStallCauses; ++cause) {
       const double seconds = summary.stall_seconds[i][cause];
       if (seconds < 0.001 * summary.step_seconds) continue;
-      waits.push_back(absl::StrFormat("%s %.1f ms", Name(static_cast<StallCause>(cause)), seconds * 1e3));
+      waits.push_back(absl::StrCat(Name(static_cast<StallCause>(cause)), " ", FormatSeconds(seconds)));
     }
-    table.Add({LaneName(report.planned.train.lanes[i]),
-               absl::StrFormat("%.1f ms", summary.busy_seconds[i] * 1e3),
-               absl::StrFormat("%.1f ms", report.planned.simulation.lanes[i].busy_seconds * 1e3),
+    table.Add({LaneName(report.planned.train.lanes[i]), FormatSeconds(summary.busy_seconds[i]),
+               FormatSeconds(report.planned.simulation.lanes[i].busy_seconds),
                absl::StrFormat("%.0f %%", 100 * summary.busy_seconds[i] / summary.step_seconds),
                waits.empty() ? "-" : absl::StrJoin(waits, ", ")});
   }
@@ -187,15 +191,16 @@ std::string SummaryText(const OffloadBenchReport& report) {
   const OffloadBenchSummary& summary = report.summary;
   std::string text = absl::StrCat("\n", LaneTable(report), "\n", TrafficTable(summary), "\n");
   const auto add = [&](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
-  add(absl::StrFormat("step      %.1f ms on average of %d, predicted %.1f ms (%.2f x)",
-                      summary.step_seconds * 1e3, summary.steps, report.planned.simulation.step_seconds * 1e3,
+  add(absl::StrFormat("step      %s on average of %d, predicted %s (%.2f x)",
+                      FormatSeconds(summary.step_seconds), summary.steps,
+                      FormatSeconds(report.planned.simulation.step_seconds),
                       summary.step_seconds / report.planned.simulation.step_seconds));
-  add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %.1f ms of I/O exposed",
-                      summary.overlap_efficiency, summary.exposed_io_seconds * 1e3));
+  add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %s of I/O exposed",
+                      summary.overlap_efficiency, FormatSeconds(summary.exposed_io_seconds)));
   const auto io = [](const char* what, const IoSummary& of) {
-    return absl::StrFormat("%s p50 %.2f ms, p99 %.2f ms, depth %.1f", what,
-                           static_cast<double>(of.p50_nanos) / 1e6, static_cast<double>(of.p99_nanos) / 1e6,
-                           of.queue_depth);
+    return absl::StrFormat("%s p50 %s, p99 %s, depth %.1f", what,
+                           FormatSeconds(static_cast<double>(of.p50_nanos) / 1e9),
+                           FormatSeconds(static_cast<double>(of.p99_nanos) / 1e9), of.queue_depth);
   };
   if (summary.io_read.requests > 0) {
     add(absl::StrFormat("NVMe      %.2f GiB/s read and written; %s; %s", summary.nvme_bytes_per_second / kGiB,
@@ -248,6 +253,27 @@ ExitCode FailBench(const absl::Status& status) {
   return ExitCode::kUsage;
 }
 
+// Folders for the NVMe paths, with those above them; what was not there before goes again.
+class NewFolders {
+ public:
+  // A folder that cannot be made is told by the store, which opens it.
+  void Make(const std::string& path) {
+    const std::string existing = NearestExisting(path);
+    if (!MakeDirectories(path).ok()) return;
+    for (std::string folder = path; folder != existing; folder.resize(folder.rfind('/'))) {
+      made_.push_back(folder);
+      if (folder.find('/', 1) == std::string::npos) break;
+    }
+  }
+  // Those that hold something stay.
+  void RemoveEmpty() {
+    for (const std::string& folder : made_) (void)rmdir(folder.c_str());
+  }
+
+ private:
+  std::vector<std::string> made_;  // deepest first, path by path
+};
+
 std::string LadderText(const Ladder& ladder) {
   return absl::StrJoin(ladder, "; ", [](std::string* out, const Rung& rung) {
     absl::StrAppend(out, FeatureName(rung.feature), ": ", rung.chosen);
@@ -258,14 +284,17 @@ std::string LadderText(const Ladder& ladder) {
 }  // namespace
 
 ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
-  const absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
+  // Before any thread: Ctrl-C must not end the program with a folder left behind.
+  InterruptWatcher interrupt;
+  absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
   if (!options.ok()) return FailBench(options.status());
+  options->stop = interrupt.token();
   const Format format = globals.format;
+  NewFolders folders;
   const auto on_plan = [&](const PlannedJob& planned) {
     if (format == Format::kTable) PrintOut(PlanText(planned));
     if (planned.peak_bytes[static_cast<int>(Tier::kNvme)] == 0) return;
-    // A folder that cannot be made is told by the store, which opens it.
-    for (const std::string& path : flags.nvme_paths) (void)MakeDirectories(path);
+    for (const std::string& path : flags.nvme_paths) folders.Make(path);
   };
   const auto on_step = [&](const StepPlan& plan, const OffloadBenchStep& step) {
     switch (format) {
@@ -282,6 +311,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
     }
   };
   const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(*options, on_plan, on_step);
+  folders.RemoveEmpty();
   if (!report.ok()) return FailBench(report.status());
   Json json;
   if (format == Format::kJsonl) {

@@ -233,16 +233,6 @@ std::string Render(Format format, const std::vector<Json>& items, bool single,
   return out;
 }
 
-std::string FormatSeconds(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "-";
-  if (seconds < 0.01) return absl::StrFormat("%.2g ms", seconds * 1e3);
-  if (seconds < 1) return absl::StrFormat("%.0f ms", seconds * 1e3);
-  if (seconds < 60) return absl::StrFormat("%.1fs", seconds);
-  const int64_t whole = static_cast<int64_t>(std::min(seconds, 1e15));
-  if (whole < 3600) return absl::StrFormat("%dm %02ds", whole / 60, whole % 60);
-  return absl::StrFormat("%dh %02dm", whole / 3600, whole / 60 % 60);
-}
-
 std::string FormatCount(double count) {
   if (!std::isfinite(count)) return "-";
   for (const auto& [scale, unit] : {std::pair{1e12, "T"}, {1e9, "G"}, {1e6, "M"}, {1e3, "k"}}) {

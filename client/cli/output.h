@@ -51,8 +51,6 @@ class Table {
 std::string Render(Format format, const std::vector<Json>& items, bool single,
                    const std::function<std::string()>& table);
 
-// "1h 02m", "3m 05s", "12.3s", "8 ms".
-std::string FormatSeconds(double seconds);
 // "950", "11.2k", "3.4M".
 std::string FormatCount(double count);
 

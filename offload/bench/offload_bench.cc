@@ -189,19 +189,20 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
   STRATA_ASSIGN_OR_RETURN(auto engine,
                           RankEngine::Create(layout, report.planned, compute, *math, engine_options));
   report.ladder = engine->ladder();
+  const std::stop_callback stop(options.stop, [&engine = *engine] { engine.train().Cancel(); });
   uint64_t tensor_key = options.seed;
   const TensorInfo* filling = nullptr;
-  STRATA_RETURN_IF_ERROR(
-      engine->Initialize([&](const TensorInfo& tensor, int64_t element, std::span<float> out) {
-        // Tensors come in the layout's order, piece by piece.
-        if (filling != &tensor) {
-          filling = &tensor;
-          tensor_key = options.seed;
-          for (const char c : tensor.name) tensor_key = MixKeys(tensor_key, static_cast<uint8_t>(c));
-        }
-        PseudoValues(tensor_key, element, 0.05f, out);
-        return absl::OkStatus();
-      }));
+  STRATA_RETURN_IF_ERROR(engine->Initialize([&](const TensorInfo& tensor, int64_t element,
+                                                std::span<float> out) {
+    // Tensors come in the layout's order, piece by piece.
+    if (filling != &tensor) {
+      filling = &tensor;
+      tensor_key = options.seed;
+      for (const char c : tensor.name) tensor_key = MixKeys(tensor_key, static_cast<uint8_t>(c));
+    }
+    PseudoValues(tensor_key, element, 0.05f, out);
+    return options.stop.stop_requested() ? absl::CancelledError("the run was cancelled") : absl::OkStatus();
+  }));
 
   BenchSource source(layout, report.planned.train, on_step, options.state_hash);
   STRATA_RETURN_IF_ERROR(RunSteps(options, *engine, source));

@@ -86,6 +86,11 @@ class Executor {
   // called by lane threads.
   absl::Status Run(StepSource& source, int64_t steps, TrainerCounters& counters);
 
+  // Ends the run in progress, or the next one, as a failed operation does: what is in flight ends, nothing
+  // new begins, Run returns kCancelled and the states are lost. For a caller that will not need them. Any
+  // thread.
+  void Cancel() { Fail(absl::CancelledError("the run was cancelled")); }
+
   const StepPlan& plan() const { return plan_; }
   const std::vector<LaneTrace>& traces() const { return traces_; }
   // What the lanes' engines are and what degraded.

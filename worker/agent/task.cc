@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/seconds.h"
 #include "common/status.h"
 #include "worker/agent/leftovers.h"
 #include "worker/agent/text.h"
@@ -480,10 +481,10 @@ void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {
       terminated_ = true;
       return;
     case v1::TrainerMessage::kPlan:
-      spdlog::info(
-          "task {}: planned {} ms per step, bound by {}", key_.ToString(),
-          message.plan().step_time().seconds() * 1000 + message.plan().step_time().nanos() / 1'000'000,
-          message.plan().binding_lane());
+      spdlog::info("task {}: planned {} per step, bound by {}", key_.ToString(),
+                   FormatSeconds(static_cast<double>(message.plan().step_time().seconds()) +
+                                 message.plan().step_time().nanos() * 1e-9),
+                   message.plan().binding_lane());
       return;
     case v1::TrainerMessage::MESSAGE_NOT_SET:
       spdlog::warn("task {}: a message of a kind this worker does not know", key_.ToString());

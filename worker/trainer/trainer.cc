@@ -88,6 +88,10 @@ int Trainer::Run() {
   v1::TrainerDone& done = *last.mutable_done();
   absl::Status status = RunTask(done);
   if (engine_ != nullptr) {
+    {
+      MutexLock lock(mu_);
+      runs_may_be_cancelled_ = false;
+    }
     absl::Status closed = engine_->Close();
     if (status.ok()) status = closed;
   }
@@ -125,13 +129,28 @@ void Trainer::Listen() {
       spdlog::error("trainer: the agent is gone, stopping: {}", status.ToString());
       _exit(kAgentGoneExitCode);
     }
-    if (message.has_want()) want_ = message.want();
+    if (message.has_want()) {
+      want_ = message.want();
+      // No checkpoint is wanted: nobody needs the step in progress, which may take long.
+      if (want_ == v1::DesiredTask::STOP) CancelRuns();
+    }
     if (message.has_committed()) {
       ++commits_answered_;
       if (!message.committed().ok()) commit_error_ = message.committed().error();
     }
     changed_.SignalAll();
   }
+}
+
+void Trainer::CancelRuns() {
+  if (!runs_may_be_cancelled_) return;
+  engine_->train().Cancel();
+  engine_->eval().Cancel();
+}
+
+bool Trainer::CancelWanted() {
+  MutexLock lock(mu_);
+  return want_ == v1::DesiredTask::STOP;
 }
 
 bool Trainer::StopWanted() {
@@ -160,6 +179,16 @@ void Trainer::SendPhase(const std::string& phase) {
 absl::Status Trainer::RunTask(v1::TrainerDone& done) {
   SendPhase("PREPARING");
   STRATA_RETURN_IF_ERROR(Prepare());
+  const absl::Status trained = TrainAndSave(done);
+  // What a stop cut off is no failure: what is committed already is all there is.
+  if (!(absl::IsCancelled(trained) && CancelWanted())) STRATA_RETURN_IF_ERROR(trained);
+  WriteTrace();
+  result_.set_train_loss(last_loss_);
+  *done.mutable_result() = result_;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainAndSave(v1::TrainerDone& done) {
   STRATA_RETURN_IF_ERROR(LoadStates());
   STRATA_RETURN_IF_ERROR(TrainToEnd());
   std::optional<v1::DesiredTask::Want> want;
@@ -176,10 +205,7 @@ absl::Status Trainer::RunTask(v1::TrainerDone& done) {
     if (last_checkpoint_ != counters_.iterations) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
     STRATA_RETURN_IF_ERROR(WaitForCommit());
   }
-  WriteTrace();
-  result_.set_train_loss(last_loss_);
   done.set_finished(finished);
-  *done.mutable_result() = result_;
   return absl::OkStatus();
 }
 
@@ -215,6 +241,11 @@ absl::Status Trainer::Prepare() {
       engine_,
       Engine::Create(
           {.spec = spec, .budget = task_.budget(), .nvme = NvmePathsOf(task_), .owner = task_.job_uid()}));
+  {
+    MutexLock lock(mu_);
+    runs_may_be_cancelled_ = true;
+    if (want_ == v1::DesiredTask::STOP) CancelRuns();  // it came before there was anything to cancel
+  }
   v1::TrainerMessage plan;
   *plan.mutable_plan() = engine_->plan();
   (void)Send(plan);
@@ -290,6 +321,21 @@ absl::Status Trainer::Resume() {
   result_.set_checkpoint_path(opened.reader->path());
   spdlog::info("trainer: resumed from {} at step {}", opened.reader->path(), manifest.step);
   return absl::OkStatus();
+}
+
+std::string Trainer::NumericAdvice(double loss_scale) const {
+  const v1::TrainingSpec& training = task_.spec().training();
+  const std::string rest = absl::StrCat("lower training.optimizer.lr (now ", training.optimizer().lr(),
+                                        "), set training.grad_clip, or look at the data");
+  if (!training.has_loss_scale()) return absl::StrCat("Training diverges: ", rest);
+  if (loss_scale > training.loss_scale().min()) {
+    return absl::StrCat("The loss scale was still ", loss_scale,
+                        ": start lower with training.loss_scale.initial (now ",
+                        training.loss_scale().initial(),
+                        "), or raise training.max_skipped_steps; if that does not help, ", rest);
+  }
+  return absl::StrCat("The loss scale is at its training.loss_scale.min of ", loss_scale,
+                      ": lower that, use training.precision: bf16, or ", rest);
 }
 
 int64_t Trainer::StepsToNextEvent() const {
@@ -470,8 +516,8 @@ bool Trainer::OnStep(const StepResult& result) {
         WithCause(absl::FailedPreconditionError(absl::StrCat(
                       skipped_in_a_row_,
                       " steps in a row (training.max_skipped_steps) had a gradient that is not finite; ",
-                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor,
-                      ". Lower training.optimizer.lr or look at the data")),
+                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor, ". ",
+                      NumericAdvice(result.loss_scale))),
                   v1::NUMERIC);
   }
   if (task_.spec().training().report_state_hash()) {
