@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cluster import Cluster, wait_for  # pylint: disable=wrong-import-position
 
 MIB = 1 << 20
-STEPS = 80
+STEPS = 60
 # Budgets of device, host and NVMe; where the planner then has to put the optimizer's states. How the worker ends.
 PLACES = [((256, 256, 256), "device", "stop"), ((8, 256, 256), "host", "kill"), ((8, 10, 256), "nvme", "stop"), ((256, 256, 256), "device", None)]
 
@@ -34,7 +34,7 @@ training:
   grad_clip: {clip}
   seed: 9
   report_state_hash: true
-checkpoint: {{every_steps: 10, keep_last: 2}}
+checkpoint: {{every_steps: 6, keep_last: 2}}
 """
 
 
@@ -80,7 +80,7 @@ def main():
                       f"prefetch {status['plan']['prefetch_depth']}, from step {first}", flush=True)
                 if end is None:
                     break
-                wait_for("it to get on", lambda: cluster.step(job) >= min(first + 12, STEPS * (number + 1) // len(PLACES)))
+                wait_for("it to get on", lambda: cluster.step(job) >= min(first + 8, STEPS * (number + 1) // len(PLACES)))
                 if end == "stop":
                     cluster.stop("worker")
                 else:
