@@ -241,6 +241,13 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             rows = [json.loads(line) for line in done.stdout.splitlines()]
             self.assertEqual(len(rows), 4)
+            for row in rows[:-1]:
+                self.assertIs(row["skipped"], False)
+                self.assertLessEqual({"lr", "tokens", "tokens_per_s", "loss_bits", "device_peak_bytes", "host_peak_bytes", "nvme_peak_bytes",
+                                      "rss_bytes", "rss_peak_bytes"}, set(row))
+                self.assertEqual("io_read_of_calibrated" in row, row["nvme_peak_bytes"] > 0)
+            summary = rows[-1]["summary"]
+            self.assertEqual({tier: rows[-2][f"{tier}_peak_bytes"] for tier in ("device", "host", "nvme")}, summary["peak_bytes"])
             hashes.add(tuple(row.get("state_hash", row.get("summary", {}).get("state_hash")) for row in rows))
         self.assertEqual(len(hashes), 1)
         self.assertEqual(len(set(next(iter(hashes)))), 3, "a step changed nothing")
@@ -596,7 +603,8 @@ class WatchTest(ServerTest):
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual([one["step"] for one in rows], [1, 2, 3, 4, 5])
         self.assertEqual(list(rows[0])[:6], ["step", "attempt", "rank", "loss", "loss_bits", "grad_norm"])
-        self.assertEqual((rows[0]["loss"], rows[0]["loss_bits"], rows[0]["tokens"], rows[0]["skipped"]), (5.25, "00000001", 4096, 0))
+        self.assertEqual((rows[0]["loss"], rows[0]["loss_bits"], rows[0]["tokens"]), (5.25, "00000001", 4096))
+        self.assertIs(rows[0]["skipped"], False)
         self.assertEqual(rows[0]["device_peak_bytes"], 1 << 20)
         self.assertEqual([request.after_sequence for request in self.server.requests("StreamMetrics")], [0, 2])
 

@@ -140,7 +140,8 @@ class FullDiskTest:
         job = self.cluster.submit(self.job("saver", every=20))
         why = wait_for("the checkpoint to fail", lambda: self.trouble(job))
         print(f"in the middle: {why}", flush=True)
-        assert self.checkpoints in why, why
+        need, have = (int(number) for number in re.search(r"needs (\d+) bytes .*there are (\d+) bytes", why).groups())
+        assert self.checkpoints in why and need > 2 * MIB >= have, why
         filler.remove()
         assert self.bits(job) == expected
         assert self.bits(neighbour, 10 * STEPS)[:STEPS] == expected, "its neighbour's disk was full"

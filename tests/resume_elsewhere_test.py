@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A job goes on under other memory than it began with: workers with other budgets take it over one after the other, so that
-its states live on the device, then in the host, then on NVMe, in other chunks and depths as the planner chooses. Every
+its states live on the device, on NVMe, in the host, on NVMe again, in other chunks and depths as the planner chooses. Every
 step has the bits of a run that stayed where it began, whether the worker was stopped (and the job wrote a checkpoint), or
 killed (and the job went back to its last one).
 """
@@ -17,7 +17,7 @@ from cluster import Cluster, wait_for  # pylint: disable=wrong-import-position
 MIB = 1 << 20
 STEPS = 60
 # Budgets of device, host and NVMe; where the planner then has to put the optimizer's states. How the worker ends.
-PLACES = [((256, 256, 256), "device", "stop"), ((8, 256, 256), "host", "kill"), ((8, 10, 256), "nvme", "stop"), ((256, 256, 256), "device", None)]
+PLACES = [((256, 256, 256), "device", "stop"), ((8, 10, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 12, 256), "nvme", None)]
 
 # No budget and no placement of its own: all is the worker's and the planner's.
 JOB = """
@@ -47,6 +47,16 @@ def homes(plan):
 def rows_of(cluster, job):
     rows = cluster.steps(job)
     return [(step, rows[step]["loss_bits"], rows[step]["grad_norm"], rows[step]["state_hash"]) for step in sorted(rows)]
+
+
+def check_wear(cluster, job, ended):
+    """What the job has written to NVMe is counted over its attempts: it never falls, also where an attempt writes nothing."""
+    rows = cluster.steps(job)
+    written = [rows[step]["nvme_lifetime_written_bytes"] for step in sorted(rows) if "nvme_lifetime_written_bytes" in rows[step]]
+    total = int(ended["status"]["progress"]["nvme_written_bytes"])
+    print(f"{job}: {total / MIB:.0f} MiB written to NVMe in all, {len(written)} of {STEPS} steps had states there", flush=True)
+    assert written and written == sorted(written)
+    assert total >= written[-1] > 0
 
 
 def main():
@@ -91,9 +101,10 @@ def main():
             assert ended["status"]["state"] == "SUCCEEDED", ended["status"]
             assert rows_of(cluster, job) == expected, f"{name}: the move shows"
             assert len(attempts) == len(PLACES)
+            check_wear(cluster, job, ended)
             wait_for("the NVMe path to be empty", lambda: not cluster.leftovers(), 30)
     shutil.rmtree(root)
-    print("device, host, NVMe and back: same bits at every step")
+    print("device, NVMe, host and NVMe again: same bits at every step")
 
 
 main()

@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <bit>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,11 +37,18 @@ Json PerClass(const TrafficBytes& bytes) {
   return json;
 }
 
-Json IoJson(const IoSummary& io) {
+NvmeSpeeds CalibratedOf(const OffloadBenchOptions& options) {
+  const MachineProfile& profile = options.request.profile;
+  return {profile.nvme_read_bytes_per_second, profile.nvme_write_bytes_per_second};
+}
+
+Json IoJson(const IoSummary& io, double calibrated) {
   return {{"requests", io.requests},
           {"p50_ms", static_cast<double>(io.p50_nanos) / 1e6},
           {"p99_ms", static_cast<double>(io.p99_nanos) / 1e6},
-          {"queue_depth", io.queue_depth}};
+          {"queue_depth", io.queue_depth},
+          {"gib_per_s", io.BytesPerSecond() / kGiB},
+          {"of_calibrated", JsonNumber(io.BytesPerSecond() / calibrated)}};
 }
 
 Json PlanJson(const PlannedJob& planned) {
@@ -63,20 +72,29 @@ Json PlanJson(const PlannedJob& planned) {
           {"notes", planned.notes}};
 }
 
-Json StepJson(const StepPlan& plan, const OffloadBenchStep& step) {
+// A row as `strata metrics -o jsonl` prints them.
+Json StepJson(const StepPlan& plan, const OffloadBenchStep& step, const NvmeSpeeds& calibrated) {
   const StepResult& result = step.result;
-  Json json = {{"step", result.step + 1},
-               {"loss", JsonNumber(result.loss)},
-               {"grad_norm", JsonNumber(result.grad_norm)},
-               {"skipped", result.skipped}};
-  if (result.skipped) json["bad_tensor"] = result.bad_tensor;
-  VisitStepMetrics(plan, result,
-                   [&](const std::string& name, double value) { json[name] = JsonNumber(value); });
+  std::map<std::string, double> values;
+  VisitStepMetrics(plan, result, calibrated,
+                   [&](const std::string& name, double value) { values[name] = value; });
+  const auto bytes = [&](const std::string& name, int64_t value) {
+    values[name] = static_cast<double>(value);
+  };
+  for (int tier = 0; tier < kTierCount; ++tier)
+    bytes(absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes"), step.high_water_bytes[tier]);
+  bytes("rss_bytes", step.rss_bytes);
+  bytes("rss_peak_bytes", step.rss_peak_bytes);
   if (step.kernel_read_bytes >= 0) {
-    json["kernel_read_bytes"] = step.kernel_read_bytes;
-    json["kernel_written_bytes"] = step.kernel_written_bytes;
+    bytes("kernel_read_bytes", step.kernel_read_bytes);
+    bytes("kernel_written_bytes", step.kernel_written_bytes);
   }
-  if (!step.state_hash.empty()) json["state_hash"] = step.state_hash;
+  std::map<std::string, std::string> texts = {
+      {"loss_bits", absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss))}};
+  if (result.skipped) texts["bad_tensor"] = result.bad_tensor;
+  if (!step.state_hash.empty()) texts["state_hash"] = step.state_hash;
+  Json json = {{"step", result.step + 1}};
+  AddMetrics(values, texts, json);
   return json;
 }
 
@@ -86,7 +104,7 @@ int64_t PlannedRss(const OffloadBenchReport& report) {
          report.planned.peak_bytes[static_cast<int>(Tier::kHost)];
 }
 
-Json SummaryJson(const OffloadBenchReport& report) {
+Json SummaryJson(const OffloadBenchReport& report, const NvmeSpeeds& calibrated) {
   const OffloadBenchSummary& summary = report.summary;
   const PlannedJob& planned = report.planned;
   Json lanes = Json::array();
@@ -118,8 +136,8 @@ Json SummaryJson(const OffloadBenchReport& report) {
     json["kernel_written_bytes"] = JsonNumber(summary.kernel_written_bytes);
   }
   json["nvme_gib_per_s"] = summary.nvme_bytes_per_second / kGiB;
-  json["io_read"] = IoJson(summary.io_read);
-  json["io_write"] = IoJson(summary.io_write);
+  json["io_read"] = IoJson(summary.io_read, calibrated.read);
+  json["io_write"] = IoJson(summary.io_write, calibrated.write);
   json["io_retries"] = report.store.retries;
   json["checksum_errors"] = report.store.checksum_errors;
   json["nvme_lifetime_written_bytes"] = report.store.written_bytes;
@@ -187,7 +205,7 @@ std::string TrafficTable(const OffloadBenchSummary& summary) {
   return table.Render();
 }
 
-std::string SummaryText(const OffloadBenchReport& report) {
+std::string SummaryText(const OffloadBenchReport& report, const NvmeSpeeds& calibrated) {
   const OffloadBenchSummary& summary = report.summary;
   std::string text = absl::StrCat("\n", LaneTable(report), "\n", TrafficTable(summary), "\n");
   const auto add = [&](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
@@ -197,14 +215,18 @@ std::string SummaryText(const OffloadBenchReport& report) {
                       summary.step_seconds / report.planned.simulation.step_seconds));
   add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %s of I/O exposed",
                       summary.overlap_efficiency, FormatSeconds(summary.exposed_io_seconds)));
-  const auto io = [](const char* what, const IoSummary& of) {
-    return absl::StrFormat("%s p50 %s, p99 %s, depth %.1f", what,
-                           FormatSeconds(static_cast<double>(of.p50_nanos) / 1e9),
-                           FormatSeconds(static_cast<double>(of.p99_nanos) / 1e9), of.queue_depth);
+  const auto io = [&](const char* what, const IoSummary& of, double speed) {
+    if (of.requests == 0) return;
+    add(absl::StrFormat(
+        "          %-5s %.2f GiB/s while requests are out (%.2f of calibrated), p50 %s, p99 %s, depth %.1f",
+        what, of.BytesPerSecond() / kGiB, of.BytesPerSecond() / speed,
+        FormatSeconds(static_cast<double>(of.p50_nanos) / 1e9),
+        FormatSeconds(static_cast<double>(of.p99_nanos) / 1e9), of.queue_depth));
   };
   if (summary.io_read.requests > 0) {
-    add(absl::StrFormat("NVMe      %.2f GiB/s read and written; %s; %s", summary.nvme_bytes_per_second / kGiB,
-                        io("read", summary.io_read), io("write", summary.io_write)));
+    add(absl::StrFormat("NVMe      %.2f GiB/s read and written", summary.nvme_bytes_per_second / kGiB));
+    io("read", summary.io_read, calibrated.read);
+    io("write", summary.io_write, calibrated.write);
     add(absl::StrFormat("          %d repeated, %d checksum errors, %s written in all", report.store.retries,
                         report.store.checksum_errors, FormatBytes(report.store.written_bytes)));
   }
@@ -289,6 +311,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
   absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
   if (!options.ok()) return FailBench(options.status());
   options->stop = interrupt.token();
+  const NvmeSpeeds calibrated = CalibratedOf(*options);
   const Format format = globals.format;
   NewFolders folders;
   const auto on_plan = [&](const PlannedJob& planned) {
@@ -302,7 +325,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
         PrintOut(StepText(plan, step));
         break;
       case Format::kJsonl:
-        PrintOut(ToLine(StepJson(plan, step)) + "\n");
+        PrintOut(ToLine(StepJson(plan, step, calibrated)) + "\n");
         break;
       case Format::kJson:
       case Format::kYaml:
@@ -315,7 +338,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
   if (!report.ok()) return FailBench(report.status());
   Json json;
   if (format == Format::kJsonl) {
-    json["summary"] = SummaryJson(*report);
+    json["summary"] = SummaryJson(*report, calibrated);
   } else if (format != Format::kTable) {
     json["parameters"] = report->parameters;
     json["plan"] = PlanJson(report->planned);
@@ -326,12 +349,12 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
     }
     json["steps"] = Json::array();
     for (const OffloadBenchStep& step : report->steps)
-      json["steps"].push_back(StepJson(report->planned.train, step));
-    json["summary"] = SummaryJson(*report);
+      json["steps"].push_back(StepJson(report->planned.train, step, calibrated));
+    json["summary"] = SummaryJson(*report, calibrated);
   }
   PrintOut(Render(format, {json}, true, [&] {
     return absl::StrCat("\n", FormatCount(static_cast<double>(report->parameters)), " parameters; ",
-                        LadderText(report->ladder), "\n", SummaryText(*report));
+                        LadderText(report->ladder), "\n", SummaryText(*report, calibrated));
   }));
   return ExitCode::kOk;
 }

@@ -53,6 +53,8 @@ struct OffloadBenchStep {
   // Storage traffic that the kernel counted for this process since the step before; -1 where it does not.
   int64_t kernel_read_bytes = -1;
   int64_t kernel_written_bytes = -1;
+  std::array<int64_t, kTierCount> high_water_bytes{};  // so far, as RankEngine counts them
+  int64_t rss_bytes = 0, rss_peak_bytes = 0;
   std::string state_hash;  // with options.state_hash
 };
 

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -105,6 +106,7 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
     report_.set_attempt(key_.attempt);
     report_.set_rank(key_.rank);
     report_.set_phase("PREPARING");
+    report_.set_nvme_written_bytes(desired_.nvme_written_bytes());
   }
   commit_thread_ = Thread("task-commit", [this] { CommitLoop(); });
   thread_ = Thread("task", [this] { Run(); });
@@ -262,6 +264,7 @@ v1::TrainerTask Task::MakeTrainerTask() const {
   }
   task.set_checkpoint_dir(checkpoint_dir_);
   *task.mutable_resume() = desired_.resume();
+  task.set_nvme_written_bytes(desired_.nvme_written_bytes());
   return task;
 }
 
@@ -448,6 +451,10 @@ void Task::CountWear(const v1::TrainerMessage& message) {
     env_.wear->Add(env_.options->nvme_paths[i], written - written_bytes_[i]);
     written_bytes_[i] = std::max(written_bytes_[i], written);
   }
+  if (paths == 0) return;
+  MutexLock lock(mu_);
+  report_.set_nvme_written_bytes(
+      std::accumulate(written_bytes_.begin(), written_bytes_.end(), desired_.nvme_written_bytes()));
 }
 
 void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {

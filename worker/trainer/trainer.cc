@@ -537,14 +537,6 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   row.set_rank(task_.rank());
   row.set_step(result.step + 1);
   auto& values = *row.mutable_values();
-  const double seconds = static_cast<double>(result.wall_nanos) / 1e9;
-  values["loss"] = result.loss;
-  values["grad_norm"] = result.grad_norm;
-  values["lr"] = result.lr;
-  values["tokens"] = result.tokens;
-  values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
-  values["skipped"] = result.skipped ? 1 : 0;
-  if (task_.spec().training().has_loss_scale()) values["loss_scale"] = result.loss_scale;
   const auto high_water = engine_->HighWaterBytes(result);
   for (int tier = 0; tier < kTierCount; ++tier) {
     values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =
@@ -553,7 +545,12 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   const ProcessUsage usage = ReadProcessUsage();
   values["rss_bytes"] = static_cast<double>(usage.rss_bytes);
   values["rss_peak_bytes"] = static_cast<double>(usage.rss_peak_bytes);
-  VisitStepMetrics(plan, result, [&](const std::string& name, double value) { values[name] = value; });
+  const v1::MachineProfile& machine = engine_->plan().machine();
+  VisitStepMetrics(plan, result,
+                   {machine.nvme_read_bytes_per_second(), machine.nvme_write_bytes_per_second()},
+                   [&](const std::string& name, double value) { values[name] = value; });
+  if (const auto written = values.find("nvme_lifetime_written_bytes"); written != values.end())
+    written->second += static_cast<double>(task_.nvme_written_bytes());
   auto& texts = *row.mutable_texts();
   texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
   if (!state_hash.empty()) texts["state_hash"] = state_hash;
