@@ -3,6 +3,8 @@
 `strata cancel` that does not wait for the step. Memory returns to the worker only when the trainer, and with it every
 transfer that still touched it, is gone.
 
+usage: slow_disk_test.py [MIB_PER_SECOND]    each way; 20 in CI
+
 The disk is throttled with the blkio controller (cgroup version 1) for the worker alone; where that cannot be had the test
 says so and skips.
 """
@@ -21,7 +23,7 @@ from cluster import Cluster, wait_for  # pylint: disable=wrong-import-position
 MIB = 1 << 20
 BLKIO = "/sys/fs/cgroup/blkio"
 STEPS = 6
-SLOW_BYTES_PER_SECOND = 20 * MIB  # a step moves some 50 MiB each way
+SLOW_MIB_PER_SECOND = 20  # a step moves some 50 MiB each way
 
 JOB = """
 name: slow
@@ -65,8 +67,12 @@ class Throttle:
     def entering(self):
         return ["/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.path, "cgroup.procs")]
 
+    def members(self):
+        with open(os.path.join(self.path, "cgroup.procs"), encoding="ascii") as file:
+            return file.read().split()
+
     def remove(self):
-        wait_for("the cgroup to be empty", lambda: not open(os.path.join(self.path, "cgroup.procs"), encoding="ascii").read(), 30)
+        wait_for("the cgroup to be empty", lambda: not self.members(), 30)
         os.rmdir(self.path)
 
 
@@ -148,7 +154,7 @@ def main():
             assert cluster.wait_until_ended(first)["status"]["state"] == "SUCCEEDED"
             normal = cluster.steps(first)
 
-            throttle.limit(SLOW_BYTES_PER_SECOND)
+            throttle.limit(int(sys.argv[1] if len(sys.argv) > 1 else SLOW_MIB_PER_SECOND) * MIB)
             second = cluster.submit(job_file)
             wait_for("three slow steps", lambda: cluster.step(second) >= 3)
             slow = cluster.steps(second)

@@ -335,6 +335,8 @@ std::string JobText(const v1::Job& job) {
   line("attempt", absl::StrCat(status.attempt(), ", ", status.failures_counted(), " failures counted, ",
                                status.failures_uncounted(), " not"));
   line("checkpoint", status.latest_checkpoint());
+  if (status.progress().nvme_written_bytes() > 0)
+    line("NVMe", FormatBytes(status.progress().nvme_written_bytes()) + " written by all attempts");
   for (const v1::TaskStatus& task : status.tasks()) {
     line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase()));
     for (const v1::Rung& rung : task.ladder()) line("", RungText(rung));
