@@ -398,6 +398,14 @@ std::string PlanText(const v1::JobPlan& plan) {
                  FormatSeconds(row.busy_ms() / 1e3)});
     }
     absl::StrAppend(&text, "\n", lanes.Render());
+    // Else a lane that is busy for longer than what the step is bound by looks like a contradiction.
+    const bool shared = std::any_of(plan.lanes().begin(), plan.lanes().end(), [&](const v1::LaneRow& row) {
+      return row.busy_ms() > 1.001 * plan.bound_ms();
+    });
+    if (shared && plan.bound_ms() > 0)
+      absl::StrAppend(&text,
+                      "(beside other lanes on the same disk, memory or cores a lane is busy for longer "
+                      "than it would be alone)\n");
   }
   if (plan.fits()) {
     absl::StrAppend(&text, "\n", "mode ", Word(v1::Mode_Name(plan.mode()), plan.mode(), "MODE_", "auto"),
