@@ -137,6 +137,32 @@ class JobFileTest(unittest.TestCase):
         self.refuse(8, "does not fit", "device", f"{least} bytes", f"{least - 1} bytes",
                     change=("direct: off}", f"direct: off}}, device: {least - 1}, host: 64MiB, nvme: 64MiB"))
 
+    def test_a_plan_for_another_machine_needs_no_server(self):
+        with open(os.path.join(self.folder, "job.yaml"), "w", encoding="utf-8") as file:
+            file.write(JOB)
+        with open(os.path.join(self.folder, "machine.yaml"), "w", encoding="utf-8") as file:
+            file.write("""name: small
+device: 1GiB
+host: 4GiB
+nvme: 10GiB
+speeds:
+  bf16: {forward_flops: 1e12, elementwise_bytes_per_second: 1e11}
+  h2d_bytes_per_second: 1e10
+  nvme_read_bytes_per_second: 1e9
+  dram_bytes_per_second: 1e10
+""")
+        command = [STRATA, "plan", "job.yaml", "--machine", "machine.yaml", "-o", "json"]
+        plans = []
+        for address in (None, "127.0.0.1:1", "dead"):
+            environment = {key: value for key, value in os.environ.items() if key != "STRATA_SERVER"}
+            if address:
+                environment["STRATA_SERVER"] = address
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=self.folder, env=environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            plans.append(done.stdout)
+        self.assertEqual(len(set(plans)), 1)
+        self.assertIn("small", plans[0])
+
     def test_missing_data(self):
         self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
 
@@ -204,7 +230,7 @@ class BenchTest(unittest.TestCase):
         self.assertGreater(summary["io_read"]["requests"], 0)
         self.assertTrue(any(lane["stall_ms"] for lane in summary["lanes"]))
         self.assertIn("step 3", done.stderr)
-        self.assertEqual(os.listdir(os.path.join(self.folder, "strata-runs/bench")), [], "the store left something behind")
+        self.assertEqual(os.listdir(self.folder), [], "a folder was left behind")
 
     def test_hash_is_that_of_other_settings(self):
         hashes = set()
@@ -215,6 +241,13 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stderr)
             rows = [json.loads(line) for line in done.stdout.splitlines()]
             self.assertEqual(len(rows), 4)
+            for row in rows[:-1]:
+                self.assertIs(row["skipped"], False)
+                self.assertLessEqual({"lr", "tokens", "tokens_per_s", "loss_bits", "device_peak_bytes", "host_peak_bytes", "nvme_peak_bytes",
+                                      "rss_bytes", "rss_peak_bytes"}, set(row))
+                self.assertEqual("io_read_of_calibrated" in row, row["nvme_peak_bytes"] > 0)
+            summary = rows[-1]["summary"]
+            self.assertEqual({tier: rows[-2][f"{tier}_peak_bytes"] for tier in ("device", "host", "nvme")}, summary["peak_bytes"])
             hashes.add(tuple(row.get("state_hash", row.get("summary", {}).get("state_hash")) for row in rows))
         self.assertEqual(len(hashes), 1)
         self.assertEqual(len(set(next(iter(hashes)))), 3, "a step changed nothing")
@@ -235,6 +268,46 @@ class BenchTest(unittest.TestCase):
         done = strata("bench", "offload", "--params", "200k", "--device", "4KiB", cwd=self.folder)
         self.assertEqual((done.returncode, done.stdout), (8, ""), done.stderr)
         self.assertIn("--device", done.stderr)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_path_that_cannot_be_used_is_named_with_the_reason(self):
+        for path, reason in (("/proc/strata", "/proc"), (os.path.join(self.folder, "file"), "is not a folder")):
+            if path.startswith(self.folder):
+                open(path, "w", encoding="ascii").close()
+            done = self.on_nvme("--nvme-path", path)
+            self.assertIn(done.returncode, (2, 4), done.stderr)
+            self.assertIn(f"--nvme-path {path}", done.stderr)
+            self.assertIn(reason, done.stderr)
+            self.assertEqual(done.stderr.count("error:"), 1)
+
+    def test_a_size_beyond_the_limit_is_told_the_limit(self):
+        done = strata("bench", "offload", "--nvme", "99999999TiB", cwd=self.folder)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("4194304 TiB", done.stderr)
+        for flag, value in (("--nvme-weight", "1e-300"), ("--nvme-weight", "1e300")):
+            done = self.on_nvme(flag, value)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn("1e-6 to 1e6", done.stderr)
+
+    def test_ctrl_c_ends_it_within_the_step_and_leaves_nothing(self):
+        os.mkdir(os.path.join(self.folder, "kept"))
+        for count, where in ((1, "strata-runs/bench"), (2, "kept/a/b")):
+            # A step of 4 blocks, forward and backward: some 30 s.
+            bench = subprocess.Popen([STRATA, "bench", "offload", "--params", "200k", "--layers", "2", "--device", "16MiB", "--host", "16MiB",
+                                      "--nvme", "64MiB", "--params-home", "nvme", "--optimizer-home", "nvme", "--buffered", "--nvme-path", where,
+                                      "--compute-delay", "4s", "--steps", "99"], cwd=self.folder, stdout=subprocess.PIPE,
+                                     stderr=subprocess.PIPE, text=True)
+            owner = os.path.join(self.folder, where)
+            deadline = time.monotonic() + 60
+            while not (os.path.isdir(owner) and os.listdir(owner)) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            bench.send_signal(signal.SIGINT)
+            out, err = bench.communicate(timeout=60)
+            self.assertEqual(bench.returncode, 7, err)
+            self.assertNotIn("\nstep 1 ", out)
+            self.assertEqual(err.count("cancelled"), 1, err)
+            self.assertEqual(sorted(os.listdir(self.folder)), ["kept"], count)
+            self.assertEqual(os.listdir(os.path.join(self.folder, "kept")), [])
 
 
 class ServerTest(unittest.TestCase):
@@ -282,6 +355,12 @@ class ErrorTest(ServerTest):
         done = self.run_cli("cancel", "austen-ab12")
         for text in ("the spec is invalid", "memory.device: must be above 7 bytes", "queue:default: is full", "INVALID_SPEC", "limit: 7"):
             self.assertIn(text, done.stderr)
+
+    def test_details_that_the_message_has_are_not_told_again(self):
+        self.answer("GetJob", Refusal(grpc.StatusCode.FAILED_PRECONDITION, "nvme needs 300 bytes, there are 77: lower memory.nvme", "UNSATISFIABLE",
+                                      [], {"resource": "nvme", "requested": "300", "total": "77", "free": "7", "remedy": "lower memory.nvme"}))
+        done = self.run_cli("get", "austen-ab12")
+        self.assertEqual(done.stderr, "error: nvme needs 300 bytes, there are 77: lower memory.nvme\n  reason: UNSATISFIABLE\n  free: 7\n")
 
     def test_broken_details_are_dropped(self):
         refusal = Refusal(grpc.StatusCode.NOT_FOUND, "gone")
@@ -397,6 +476,19 @@ class FormatTest(ServerTest):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("speeds", done.stderr)
 
+    def test_metrics_table_fits_a_terminal_and_names_the_rest(self):
+        names = ["loss", "step_ms", "zz_last"] + [f"stall_ms.cause_number_{i}" for i in range(20)]
+        series = [stubs.metrics.Series(name=name, points=[stubs.metrics.Point(step=step, value=1e6 / 3) for step in (1, 2)]) for name in sorted(names)]
+        self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=series))
+        lines = self.run_cli("metrics", "austen-ab12").stdout.splitlines()
+        self.assertEqual(lines[0].split()[:3], ["STEP", "loss", "step_ms"])
+        self.assertLessEqual(max(map(len, lines)), 120)
+        told = " ".join(lines[3:]).replace(",", " ").split()
+        self.assertEqual(sorted(set(names)), sorted(set(lines[0].split()[1:]) | (set(told) & set(names))))
+        self.assertFalse(set(lines[0].split()) & set(told) & set(names), "shown and left out")
+        whole = self.run_cli("metrics", "austen-ab12", "--series", ",".join(names)).stdout.splitlines()
+        self.assertEqual(len(whole[0].split()), 1 + len(names))
+
     def test_metrics_table(self):
         point = stubs.metrics.Point(step=1, value=5.25)
         self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=[stubs.metrics.Series(name="loss", points=[point])]))
@@ -511,7 +603,8 @@ class WatchTest(ServerTest):
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual([one["step"] for one in rows], [1, 2, 3, 4, 5])
         self.assertEqual(list(rows[0])[:6], ["step", "attempt", "rank", "loss", "loss_bits", "grad_norm"])
-        self.assertEqual((rows[0]["loss"], rows[0]["loss_bits"], rows[0]["tokens"], rows[0]["skipped"]), (5.25, "00000001", 4096, 0))
+        self.assertEqual((rows[0]["loss"], rows[0]["loss_bits"], rows[0]["tokens"]), (5.25, "00000001", 4096))
+        self.assertIs(rows[0]["skipped"], False)
         self.assertEqual(rows[0]["device_peak_bytes"], 1 << 20)
         self.assertEqual([request.after_sequence for request in self.server.requests("StreamMetrics")], [0, 2])
 

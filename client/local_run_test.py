@@ -231,6 +231,10 @@ class LocalRunTest(unittest.TestCase):
         os.kill(int(self.read("state/supervisor.pid")), signal.SIGKILL)
         self.finish(process, 5)
         wait_for("server and worker to end", lambda: not [c for c in alive(self.folder).values() if "strata" in c])
+        for told in ("goes on from the last checkpoint", "no local run uses"):  # the second time there is no trace of it
+            done = subprocess.run([STRATA, "local", "stop", "--state-dir", "state"], cwd=self.folder, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn(told, done.stderr)
 
     def test_sigterm_stops_all(self):
         process = self.start()

@@ -34,6 +34,8 @@ struct CommandLine {
   std::string format = "table", job, worker, reason, checkpoint, out_dir, state_dir, shell;
   std::vector<std::string> labels;
   std::function<ExitCode()> action;
+  bool offline =
+      false;  // asks no server: an address in the environment, dead or misspelt, is none of its business
 };
 
 // KEY=VALUE pairs; throws CLI11's own error, which CLI11 turns into a usage message.
@@ -98,7 +100,10 @@ void AddJobCommands(CLI::App& app, CommandLine& line) {
   plan->add_option("--machine", line.plan.machine,
                    "For a machine that is not here: a file (YAML) with what it has and how fast it is")
       ->excludes(planned_worker);
-  plan->callback([&] { line.action = [&] { return RunPlan(line.globals, line.plan); }; });
+  plan->callback([&] {
+    line.offline = !line.plan.machine.empty();
+    line.action = [&] { return RunPlan(line.globals, line.plan); };
+  });
 
   CLI::App* ls = app.add_subcommand("ls", "List jobs");
   ls->add_option("--state", line.list.state, "Only jobs in this state, such as running");
@@ -195,11 +200,15 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
   run->add_flag("--keep-running", line.local.keep_running, "Leave server and worker running afterwards");
   run->callback([&] {
     line.local.labels = ParseLabels(line.labels);
+    line.offline = true;
     line.action = [&] { return RunLocal(line.globals, line.local); };
   });
   CLI::App* stop = local->add_subcommand("stop", "Stop the server and worker of a detached run");
   stop->add_option("--state-dir", line.state_dir, "The run's state folder")->required();
-  stop->callback([&] { line.action = [&] { return RunLocalStop(line.state_dir); }; });
+  stop->callback([&] {
+    line.offline = true;
+    line.action = [&] { return RunLocalStop(line.state_dir); };
+  });
 }
 
 void AddBenchCommands(CLI::App& app, CommandLine& line) {
@@ -264,7 +273,10 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   add("--seed", f.seed, "Of weights and gradients")->capture_default_str()->check(CLI::NonNegativeNumber);
   offload->add_flag("--state-hash", f.state_hash,
                     "SHA-256 of all states after every step; steps then run one by one");
-  offload->callback([&] { line.action = [&] { return RunBenchOffload(line.globals, line.bench); }; });
+  offload->callback([&] {
+    line.offline = true;
+    line.action = [&] { return RunBenchOffload(line.globals, line.bench); };
+  });
 }
 
 void AddOtherCommands(CLI::App& app, CommandLine& line) {
@@ -284,6 +296,7 @@ void AddOtherCommands(CLI::App& app, CommandLine& line) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   completion->callback([&] {
+    line.offline = true;
     line.action = [&] {
       const absl::StatusOr<std::string> script = CompletionScript(line.shell, Describe(app));
       if (!script.ok()) return Fail(script.status());
@@ -322,7 +335,8 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
   }
   // Not a check of the option: CLI11 does not run those on an empty text.
-  if (const std::string wrong = CheckAddress(line.globals.server); !wrong.empty()) {
+  const std::string wrong = line.offline ? "" : CheckAddress(line.globals.server);
+  if (!wrong.empty()) {
     PrintError("error: --server or STRATA_SERVER: " + wrong + "\n");
     return static_cast<int>(ExitCode::kUsage);
   }

@@ -18,6 +18,7 @@ constexpr std::array<std::pair<absl::string_view, int64_t>, 4> kUnits = {{
     {"MiB", int64_t{1} << 20},
     {"KiB", int64_t{1} << 10},
 }};
+constexpr double kLimit = 4611686018427387904.0;  // 2^62
 
 }  // namespace
 
@@ -41,7 +42,14 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
   double number = 0;
   if (scale == 0 || digits.empty() || !absl::SimpleAtod(digits, &number)) return invalid();
   const double bytes = number * static_cast<double>(scale);
-  if (!(bytes < 4.6e18) || bytes != std::floor(bytes)) return invalid();
+  if (!(bytes < kLimit)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' is too much: byte quantities are below 2^62, which is 4194304 TiB"));
+  }
+  if (bytes != std::floor(bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is not a whole number of bytes: leave out digits, or choose a smaller unit"));
+  }
   int64_t whole = 0;
   if (scale == 1 && !absl::SimpleAtoi(digits, &whole)) return invalid();
   return scale == 1 ? whole : static_cast<int64_t>(bytes);

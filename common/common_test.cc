@@ -14,12 +14,29 @@
 #include "common/float16.h"
 #include "common/process_usage.h"
 #include "common/random.h"
+#include "common/seconds.h"
 #include "common/status.h"
 #include "common/thread.h"
 #include "gtest/gtest.h"
 
 namespace strata {
 namespace {
+
+TEST(SecondsTest, ThreeDigitsWhateverTheSize) {
+  EXPECT_EQ(FormatSeconds(0), "0 ms");
+  EXPECT_EQ(FormatSeconds(0.00153), "1.53 ms");
+  EXPECT_EQ(FormatSeconds(0.009996), "10.0 ms");
+  EXPECT_EQ(FormatSeconds(0.0123), "12.3 ms");
+  EXPECT_EQ(FormatSeconds(0.527), "527 ms");
+  EXPECT_EQ(FormatSeconds(0.9997), "1.00 s");
+  EXPECT_EQ(FormatSeconds(59.9), "59.9 s");
+  EXPECT_EQ(FormatSeconds(59.96), "1m 00s");
+  EXPECT_EQ(FormatSeconds(185), "3m 05s");
+  EXPECT_EQ(FormatSeconds(3720), "1h 02m");
+  EXPECT_EQ(FormatSeconds(-1), "-");
+  EXPECT_EQ(FormatSeconds(NAN), "-");
+  EXPECT_EQ(FormatSeconds(1e300), FormatSeconds(1e15));
+}
 
 TEST(StatusTest, AnnotationKeepsCodeAndPayload) {
   absl::Status status = absl::NotFoundError("no such job");
@@ -47,6 +64,11 @@ TEST(BytesTest, ParsesWhatPeopleWrite) {
   for (const char* bad : {"", "MiB", "-1", "1.5", "1e3", "48MB", "9999999TiB", "1.2.3MiB", "nan", "0.3KiB"}) {
     EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
   }
+  // The limit itself is told, and is where it is said to be.
+  EXPECT_NE(ParseBytes("99999999TiB").status().message().find("below 2^62"), absl::string_view::npos);
+  EXPECT_NE(ParseBytes("4194304TiB").status().message().find("4194304 TiB"), absl::string_view::npos);
+  EXPECT_EQ(*ParseBytes("4194303TiB"), int64_t{4194303} << 40);
+  EXPECT_NE(ParseBytes("0.3KiB").status().message().find("whole number"), absl::string_view::npos);
 }
 
 TEST(BytesTest, FormatsExactlyWhereAUnitDivides) {

@@ -52,11 +52,15 @@ def processes(pattern):
 
 
 class Cluster:
-    """Folders, processes and CLI calls of one coordinator and one worker. Use as a context manager."""
+    """Folders, processes and CLI calls of one coordinator and one worker. Use as a context manager.
 
-    def __init__(self, folder, device_bytes=256 << 20, host_bytes=512 << 20, nvme_bytes=1 << 30):
+    nvme_bytes 0: what the path has free. `worker_prefix`: a command that starts the worker, such as one that enters a cgroup.
+    """
+
+    def __init__(self, folder, device_bytes=256 << 20, host_bytes=512 << 20, nvme_bytes=1 << 30, worker_prefix=()):
         self.folder = folder
-        self.capacity = [f"--device-bytes={device_bytes}", f"--host-bytes={host_bytes}", f"--nvme-bytes={nvme_bytes}"]
+        self.set_capacity(device_bytes, host_bytes, nvme_bytes)
+        self.worker_prefix = list(worker_prefix)
         self.children = {}
         self.port = 0
         for name in ("server", "worker", "nvme", "checkpoints"):
@@ -76,6 +80,12 @@ class Cluster:
         for name in ("worker", "server"):
             self.stop(name)
 
+    def set_capacity(self, device_bytes, host_bytes, nvme_bytes):
+        """Of the worker that starts next."""
+        self.capacity = [f"--device-bytes={device_bytes}", f"--host-bytes={host_bytes}"]
+        if nvme_bytes:
+            self.capacity.append(f"--nvme-bytes={nvme_bytes}")
+
     def _start(self, name, command):
         log = open(os.path.join(self.folder, f"{name}.log"), "ab")
         self.children[name] = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -94,7 +104,7 @@ class Cluster:
 
     def start_worker(self):
         self._start("worker", [
-            binary("worker/strata_worker"), f"--server=127.0.0.1:{self.port}", "--worker-id=w1",
+            *self.worker_prefix, binary("worker/strata_worker"), f"--server=127.0.0.1:{self.port}", "--worker-id=w1",
             f"--state-dir={self.folder}/worker", f"--nvme-path={self.folder}/nvme",
             f"--checkpoint-root={self.folder}/checkpoints", f"--trainer={binary('worker/strata_trainer')}", *self.capacity])
 

@@ -1,3 +1,7 @@
+#include <unistd.h>
+
+#include <bit>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,8 +13,11 @@
 #include "client/cli/bench_options.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
+#include "client/cli/interrupt.h"
+#include "client/cli/preflight.h"
 #include "common/bytes.h"
 #include "common/fd.h"
+#include "common/seconds.h"
 #include "offload/exec/trace.h"
 
 namespace strata {
@@ -30,11 +37,18 @@ Json PerClass(const TrafficBytes& bytes) {
   return json;
 }
 
-Json IoJson(const IoSummary& io) {
+NvmeSpeeds CalibratedOf(const OffloadBenchOptions& options) {
+  const MachineProfile& profile = options.request.profile;
+  return {profile.nvme_read_bytes_per_second, profile.nvme_write_bytes_per_second};
+}
+
+Json IoJson(const IoSummary& io, double calibrated) {
   return {{"requests", io.requests},
           {"p50_ms", static_cast<double>(io.p50_nanos) / 1e6},
           {"p99_ms", static_cast<double>(io.p99_nanos) / 1e6},
-          {"queue_depth", io.queue_depth}};
+          {"queue_depth", io.queue_depth},
+          {"gib_per_s", io.BytesPerSecond() / kGiB},
+          {"of_calibrated", JsonNumber(io.BytesPerSecond() / calibrated)}};
 }
 
 Json PlanJson(const PlannedJob& planned) {
@@ -50,7 +64,7 @@ Json PlanJson(const PlannedJob& planned) {
           {"chunk_elements", planned.choice.chunk_elements},
           {"io_threads", planned.choice.io_threads},
           {"step_ms", planned.simulation.step_seconds * 1e3},
-          {"binding_lane", LaneName(planned.train.lanes[planned.simulation.binding_lane])},
+          {"binding_lane", planned.simulation.binding},
           {"peak_bytes", PerTier(planned.peak_bytes)},
           {"read_bytes", PerTier(planned.read_bytes)},
           {"written_bytes", PerTier(planned.written_bytes)},
@@ -58,20 +72,29 @@ Json PlanJson(const PlannedJob& planned) {
           {"notes", planned.notes}};
 }
 
-Json StepJson(const StepPlan& plan, const OffloadBenchStep& step) {
+// A row as `strata metrics -o jsonl` prints them.
+Json StepJson(const StepPlan& plan, const OffloadBenchStep& step, const NvmeSpeeds& calibrated) {
   const StepResult& result = step.result;
-  Json json = {{"step", result.step + 1},
-               {"loss", JsonNumber(result.loss)},
-               {"grad_norm", JsonNumber(result.grad_norm)},
-               {"skipped", result.skipped}};
-  if (result.skipped) json["bad_tensor"] = result.bad_tensor;
-  VisitStepMetrics(plan, result,
-                   [&](const std::string& name, double value) { json[name] = JsonNumber(value); });
+  std::map<std::string, double> values;
+  VisitStepMetrics(plan, result, calibrated,
+                   [&](const std::string& name, double value) { values[name] = value; });
+  const auto bytes = [&](const std::string& name, int64_t value) {
+    values[name] = static_cast<double>(value);
+  };
+  for (int tier = 0; tier < kTierCount; ++tier)
+    bytes(absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes"), step.high_water_bytes[tier]);
+  bytes("rss_bytes", step.rss_bytes);
+  bytes("rss_peak_bytes", step.rss_peak_bytes);
   if (step.kernel_read_bytes >= 0) {
-    json["kernel_read_bytes"] = step.kernel_read_bytes;
-    json["kernel_written_bytes"] = step.kernel_written_bytes;
+    bytes("kernel_read_bytes", step.kernel_read_bytes);
+    bytes("kernel_written_bytes", step.kernel_written_bytes);
   }
-  if (!step.state_hash.empty()) json["state_hash"] = step.state_hash;
+  std::map<std::string, std::string> texts = {
+      {"loss_bits", absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss))}};
+  if (result.skipped) texts["bad_tensor"] = result.bad_tensor;
+  if (!step.state_hash.empty()) texts["state_hash"] = step.state_hash;
+  Json json = {{"step", result.step + 1}};
+  AddMetrics(values, texts, json);
   return json;
 }
 
@@ -81,7 +104,7 @@ int64_t PlannedRss(const OffloadBenchReport& report) {
          report.planned.peak_bytes[static_cast<int>(Tier::kHost)];
 }
 
-Json SummaryJson(const OffloadBenchReport& report) {
+Json SummaryJson(const OffloadBenchReport& report, const NvmeSpeeds& calibrated) {
   const OffloadBenchSummary& summary = report.summary;
   const PlannedJob& planned = report.planned;
   Json lanes = Json::array();
@@ -113,8 +136,8 @@ Json SummaryJson(const OffloadBenchReport& report) {
     json["kernel_written_bytes"] = JsonNumber(summary.kernel_written_bytes);
   }
   json["nvme_gib_per_s"] = summary.nvme_bytes_per_second / kGiB;
-  json["io_read"] = IoJson(summary.io_read);
-  json["io_write"] = IoJson(summary.io_write);
+  json["io_read"] = IoJson(summary.io_read, calibrated.read);
+  json["io_write"] = IoJson(summary.io_write, calibrated.write);
   json["io_retries"] = report.store.retries;
   json["checksum_errors"] = report.store.checksum_errors;
   json["nvme_lifetime_written_bytes"] = report.store.written_bytes;
@@ -132,8 +155,7 @@ std::string PlanText(const PlannedJob& planned) {
       absl::StrFormat("plan: mode %s, depth %d, chunks of %s elements, predicted step %s, bound by %s\n",
                       Name(planned.choice.mode), planned.choice.prefetch_depth,
                       FormatCount(static_cast<double>(planned.choice.chunk_elements)),
-                      FormatSeconds(planned.simulation.step_seconds),
-                      LaneName(planned.train.lanes[planned.simulation.binding_lane]));
+                      FormatSeconds(planned.simulation.step_seconds), planned.simulation.binding);
   for (const std::string& note : planned.notes) absl::StrAppend(&text, "  ", note, "\n");
   return text;
 }
@@ -142,11 +164,12 @@ std::string StepText(const StepPlan& plan, const OffloadBenchStep& step) {
   const StepResult& result = step.result;
   const StepMetrics metrics = SummarizeStep(plan, result);
   constexpr int kNvme = static_cast<int>(Tier::kNvme);
-  std::string text = absl::StrFormat(
-      "step %d  %.1f ms  read %s, written %s  exposed I/O %.1f ms  overlap %.2f  loss %.6f  norm %.6g",
-      result.step + 1, static_cast<double>(result.wall_nanos) / 1e6, FormatBytes(result.read_bytes[kNvme]),
-      FormatBytes(result.written_bytes[kNvme]), static_cast<double>(metrics.exposed_io_nanos) / 1e6,
-      metrics.overlap_efficiency, result.loss, result.grad_norm);
+  std::string text =
+      absl::StrFormat("step %d  %s  read %s, written %s  exposed I/O %s  overlap %.2f  loss %.6f  norm %.6g",
+                      result.step + 1, FormatSeconds(static_cast<double>(result.wall_nanos) / 1e9),
+                      FormatBytes(result.read_bytes[kNvme]), FormatBytes(result.written_bytes[kNvme]),
+                      FormatSeconds(static_cast<double>(metrics.exposed_io_nanos) / 1e9),
+                      metrics.overlap_efficiency, result.loss, result.grad_norm);
   if (result.skipped) absl::StrAppend(&text, "  skipped: ", result.bad_tensor, " is not finite");
   if (!step.state_hash.empty()) absl::StrAppend(&text, "  ", step.state_hash);
   return text + "\n";
@@ -160,11 +183,10 @@ std::string LaneTable(const OffloadBenchReport& report) {
     for (int cause = 0; cause < kStallCauses; ++cause) {
       const double seconds = summary.stall_seconds[i][cause];
       if (seconds < 0.001 * summary.step_seconds) continue;
-      waits.push_back(absl::StrFormat("%s %.1f ms", Name(static_cast<StallCause>(cause)), seconds * 1e3));
+      waits.push_back(absl::StrCat(Name(static_cast<StallCause>(cause)), " ", FormatSeconds(seconds)));
     }
-    table.Add({LaneName(report.planned.train.lanes[i]),
-               absl::StrFormat("%.1f ms", summary.busy_seconds[i] * 1e3),
-               absl::StrFormat("%.1f ms", report.planned.simulation.lanes[i].busy_seconds * 1e3),
+    table.Add({LaneName(report.planned.train.lanes[i]), FormatSeconds(summary.busy_seconds[i]),
+               FormatSeconds(report.planned.simulation.lanes[i].busy_seconds),
                absl::StrFormat("%.0f %%", 100 * summary.busy_seconds[i] / summary.step_seconds),
                waits.empty() ? "-" : absl::StrJoin(waits, ", ")});
   }
@@ -183,23 +205,28 @@ std::string TrafficTable(const OffloadBenchSummary& summary) {
   return table.Render();
 }
 
-std::string SummaryText(const OffloadBenchReport& report) {
+std::string SummaryText(const OffloadBenchReport& report, const NvmeSpeeds& calibrated) {
   const OffloadBenchSummary& summary = report.summary;
   std::string text = absl::StrCat("\n", LaneTable(report), "\n", TrafficTable(summary), "\n");
   const auto add = [&](const std::string& line) { absl::StrAppend(&text, line, "\n"); };
-  add(absl::StrFormat("step      %.1f ms on average of %d, predicted %.1f ms (%.2f x)",
-                      summary.step_seconds * 1e3, summary.steps, report.planned.simulation.step_seconds * 1e3,
+  add(absl::StrFormat("step      %s on average of %d, predicted %s (%.2f x)",
+                      FormatSeconds(summary.step_seconds), summary.steps,
+                      FormatSeconds(report.planned.simulation.step_seconds),
                       summary.step_seconds / report.planned.simulation.step_seconds));
-  add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %.1f ms of I/O exposed",
-                      summary.overlap_efficiency, summary.exposed_io_seconds * 1e3));
-  const auto io = [](const char* what, const IoSummary& of) {
-    return absl::StrFormat("%s p50 %.2f ms, p99 %.2f ms, depth %.1f", what,
-                           static_cast<double>(of.p50_nanos) / 1e6, static_cast<double>(of.p99_nanos) / 1e6,
-                           of.queue_depth);
+  add(absl::StrFormat("overlap   %.2f of the step is the busiest lane, %s of I/O exposed",
+                      summary.overlap_efficiency, FormatSeconds(summary.exposed_io_seconds)));
+  const auto io = [&](const char* what, const IoSummary& of, double speed) {
+    if (of.requests == 0) return;
+    add(absl::StrFormat(
+        "          %-5s %.2f GiB/s while requests are out (%.2f of calibrated), p50 %s, p99 %s, depth %.1f",
+        what, of.BytesPerSecond() / kGiB, of.BytesPerSecond() / speed,
+        FormatSeconds(static_cast<double>(of.p50_nanos) / 1e9),
+        FormatSeconds(static_cast<double>(of.p99_nanos) / 1e9), of.queue_depth));
   };
   if (summary.io_read.requests > 0) {
-    add(absl::StrFormat("NVMe      %.2f GiB/s read and written; %s; %s", summary.nvme_bytes_per_second / kGiB,
-                        io("read", summary.io_read), io("write", summary.io_write)));
+    add(absl::StrFormat("NVMe      %.2f GiB/s read and written", summary.nvme_bytes_per_second / kGiB));
+    io("read", summary.io_read, calibrated.read);
+    io("write", summary.io_write, calibrated.write);
     add(absl::StrFormat("          %d repeated, %d checksum errors, %s written in all", report.store.retries,
                         report.store.checksum_errors, FormatBytes(report.store.written_bytes)));
   }
@@ -248,6 +275,27 @@ ExitCode FailBench(const absl::Status& status) {
   return ExitCode::kUsage;
 }
 
+// Folders for the NVMe paths, with those above them; what was not there before goes again.
+class NewFolders {
+ public:
+  // A folder that cannot be made is told by the store, which opens it.
+  void Make(const std::string& path) {
+    const std::string existing = NearestExisting(path);
+    if (!MakeDirectories(path).ok()) return;
+    for (std::string folder = path; folder != existing; folder.resize(folder.rfind('/'))) {
+      made_.push_back(folder);
+      if (folder.find('/', 1) == std::string::npos) break;
+    }
+  }
+  // Those that hold something stay.
+  void RemoveEmpty() {
+    for (const std::string& folder : made_) (void)rmdir(folder.c_str());
+  }
+
+ private:
+  std::vector<std::string> made_;  // deepest first, path by path
+};
+
 std::string LadderText(const Ladder& ladder) {
   return absl::StrJoin(ladder, "; ", [](std::string* out, const Rung& rung) {
     absl::StrAppend(out, FeatureName(rung.feature), ": ", rung.chosen);
@@ -258,14 +306,18 @@ std::string LadderText(const Ladder& ladder) {
 }  // namespace
 
 ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
-  const absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
+  // Before any thread: Ctrl-C must not end the program with a folder left behind.
+  InterruptWatcher interrupt;
+  absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
   if (!options.ok()) return FailBench(options.status());
+  options->stop = interrupt.token();
+  const NvmeSpeeds calibrated = CalibratedOf(*options);
   const Format format = globals.format;
+  NewFolders folders;
   const auto on_plan = [&](const PlannedJob& planned) {
     if (format == Format::kTable) PrintOut(PlanText(planned));
     if (planned.peak_bytes[static_cast<int>(Tier::kNvme)] == 0) return;
-    // A folder that cannot be made is told by the store, which opens it.
-    for (const std::string& path : flags.nvme_paths) (void)MakeDirectories(path);
+    for (const std::string& path : flags.nvme_paths) folders.Make(path);
   };
   const auto on_step = [&](const StepPlan& plan, const OffloadBenchStep& step) {
     switch (format) {
@@ -273,7 +325,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
         PrintOut(StepText(plan, step));
         break;
       case Format::kJsonl:
-        PrintOut(ToLine(StepJson(plan, step)) + "\n");
+        PrintOut(ToLine(StepJson(plan, step, calibrated)) + "\n");
         break;
       case Format::kJson:
       case Format::kYaml:
@@ -282,10 +334,11 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
     }
   };
   const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(*options, on_plan, on_step);
+  folders.RemoveEmpty();
   if (!report.ok()) return FailBench(report.status());
   Json json;
   if (format == Format::kJsonl) {
-    json["summary"] = SummaryJson(*report);
+    json["summary"] = SummaryJson(*report, calibrated);
   } else if (format != Format::kTable) {
     json["parameters"] = report->parameters;
     json["plan"] = PlanJson(report->planned);
@@ -296,12 +349,12 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
     }
     json["steps"] = Json::array();
     for (const OffloadBenchStep& step : report->steps)
-      json["steps"].push_back(StepJson(report->planned.train, step));
-    json["summary"] = SummaryJson(*report);
+      json["steps"].push_back(StepJson(report->planned.train, step, calibrated));
+    json["summary"] = SummaryJson(*report, calibrated);
   }
   PrintOut(Render(format, {json}, true, [&] {
     return absl::StrCat("\n", FormatCount(static_cast<double>(report->parameters)), " parameters; ",
-                        LadderText(report->ladder), "\n", SummaryText(*report));
+                        LadderText(report->ladder), "\n", SummaryText(*report, calibrated));
   }));
   return ExitCode::kOk;
 }

@@ -12,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/local_limits.h"
+#include "client/cli/preflight.h"
 #include "common/bytes.h"
 #include "common/status.h"
+#include "offload/io/path_probe.h"
 #include "offload/plan/chunk_size.h"
 #include "proto/machine/machine.h"
 
@@ -95,6 +97,9 @@ absl::StatusOr<std::optional<BenchInjection>> ParseInjection(const std::string& 
 }
 
 absl::Status FillBudgets(const BenchOffloadFlags& flags, OffloadBenchOptions& options) {
+  // A path that cannot be used would else be told as a budget of nothing.
+  for (const std::string& path : flags.nvme_paths)
+    STRATA_RETURN_IF_ERROR(ProbePath(NearestExisting(path)).status(), "--nvme-path ", path);
   v1::JobSpec wishes;
   STRATA_ASSIGN_OR_RETURN(const int64_t device, ParseBudget("--device", flags.device));
   STRATA_ASSIGN_OR_RETURN(const int64_t host, ParseBudget("--host", flags.host));

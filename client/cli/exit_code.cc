@@ -1,9 +1,24 @@
 #include "client/cli/exit_code.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/lib/rpc_error.h"
 
 namespace strata {
+namespace {
+
+// Whether `text` has `value` in it, as a word or a sentence of its own.
+bool SaysAlready(absl::string_view text, absl::string_view value) {
+  for (size_t at = text.find(value); at != absl::string_view::npos; at = text.find(value, at + 1)) {
+    const size_t end = at + value.size();
+    if ((at == 0 || !absl::ascii_isalnum(text[at - 1])) &&
+        (end == text.size() || !absl::ascii_isalnum(text[end])))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 ExitCode ExitCodeOf(const absl::Status& status) {
   const std::string reason = DetailsOf(status).reason;
@@ -60,7 +75,9 @@ std::string RenderError(const absl::Status& status) {
   }
   for (const std::string& note : details.notes) absl::StrAppend(&text, "  ", note, "\n");
   if (!details.reason.empty()) absl::StrAppend(&text, "  reason: ", details.reason, "\n");
-  for (const auto& [key, value] : details.metadata) absl::StrAppend(&text, "  ", key, ": ", value, "\n");
+  for (const auto& [key, value] : details.metadata) {
+    if (!SaysAlready(status.message(), value)) absl::StrAppend(&text, "  ", key, ": ", value, "\n");
+  }
   return text;
 }
 

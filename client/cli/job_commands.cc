@@ -41,7 +41,10 @@ ExitCode PrintList(const Globals& globals, const std::vector<Message>& messages,
 // Watches until the job's end, or until Ctrl-C detaches.
 ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& client,
                 const std::string& name) {
-  RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr)}, Clock::Real());
+  RunView view({.out = stderr,
+                .terminal = RunView::IsTerminal(stderr),
+                .report_follows = globals.format != Format::kJsonl},
+               Clock::Real());
   WatchOptions options = {.stop = interrupt.token()};
   if (globals.timeout_seconds > 0) options.timeout = absl::Seconds(globals.timeout_seconds);
   if (globals.format == Format::kJsonl) {
@@ -58,11 +61,11 @@ ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& cli
 }
 
 absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& flags, const v1::JobSpec& spec) {
-  if (globals.server_given || !flags.worker.empty()) return Connect(globals)->PlanJob(spec, flags.worker);
   if (!flags.machine.empty()) {
     STRATA_ASSIGN_OR_RETURN(const v1::MachineFile machine, LoadMachineFile(flags.machine));
     return PlanJob(spec, LimitsOf(machine));
   }
+  if (globals.server_given || !flags.worker.empty()) return Connect(globals)->PlanJob(spec, flags.worker);
   STRATA_ASSIGN_OR_RETURN(v1::ResourceRequest limits, LocalLimits(spec, "."));
   *limits.mutable_machine() = LocalSpeeds();
   return PlanJob(spec, limits);
@@ -224,7 +227,7 @@ ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags) {
   request.set_max_points(flags.max_points);
   const absl::StatusOr<v1::QueryMetricsResponse> metrics = client->QueryMetrics(request);
   if (!metrics.ok()) return Fail(metrics.status());
-  return PrintOne(globals, *metrics, MetricTable(*metrics));
+  return PrintOne(globals, *metrics, MetricTable(*metrics, !flags.series.empty()));
 }
 
 }  // namespace strata

@@ -66,8 +66,9 @@ v1::MachineProfile LocalSpeeds() {
   }
   if (!std::filesystem::exists(cache, error))
     PrintError("measuring how fast this machine is (once, a second or two)\n");
-  absl::StatusOr<v1::MachineProfile> speeds =
-      LoadOrCalibrate(cache, paths, std::min(kDefaultComputeThreads, AvailableCpus()));
+  absl::StatusOr<v1::MachineProfile> speeds = LoadOrCalibrate(
+      cache, paths, std::min(kDefaultComputeThreads, AvailableCpus()),
+      [](const std::string& warning) { PrintError(absl::StrCat("warning: ", warning, "\n")); });
   if (speeds.ok()) return *std::move(speeds);
   PrintError(absl::StrCat("note: predicted times are a guess: ", speeds.status().message(), "\n"));
   return {};

@@ -290,7 +290,8 @@ ExitCode Leave(const LocalRun& run, LocalService& service, InterruptWatcher& int
 
 absl::StatusOr<v1::Job> Watch(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt,
                               Client& client, const std::string& name) {
-  RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr)}, Clock::Real());
+  RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr), .report_follows = true},
+               Clock::Real());
   WatchOptions options = {.stop = interrupt.token()};
   if (run.globals.timeout_seconds > 0) options.timeout = absl::Seconds(run.globals.timeout_seconds);
   if (run.globals.format == Format::kJsonl) {

@@ -165,20 +165,28 @@ Json ToJson(const Message& message) {
   return json;
 }
 
+void AddMetrics(const std::map<std::string, double>& values, const std::map<std::string, std::string>& texts,
+                Json& json) {
+  const auto add = [&](const std::string& name) {
+    if (const auto value = values.find(name); value != values.end()) {
+      const bool flag = name == "skipped" || name == "speculative_redo";
+      json[name] = flag ? Json(value->second != 0) : JsonNumber(value->second);
+    }
+    if (const auto text = texts.find(name); text != texts.end()) json[name] = text->second;
+  };
+  for (const char* first : {"loss", "loss_bits", "grad_norm", "lr", "tokens", "step_ms", "tokens_per_s",
+                            "skipped", "bad_tensor", "loss_scale"})
+    add(first);
+  for (const auto& [name, value] : values) add(name);
+  for (const auto& [name, text] : texts) add(name);
+}
+
 Json MetricRowJson(const v1::MetricRow& row) {
   Json json = Json::object();
   json["step"] = row.step();
   json["attempt"] = row.attempt();
   json["rank"] = row.rank();
-  const std::map<std::string, double> values(row.values().begin(), row.values().end());
-  const std::map<std::string, std::string> texts(row.texts().begin(), row.texts().end());
-  for (const char* first :
-       {"loss", "loss_bits", "grad_norm", "lr", "tokens", "step_ms", "tokens_per_s", "skipped"}) {
-    if (const auto value = values.find(first); value != values.end()) json[first] = JsonNumber(value->second);
-    if (const auto text = texts.find(first); text != texts.end()) json[first] = text->second;
-  }
-  for (const auto& [name, value] : values) json[name] = JsonNumber(value);
-  for (const auto& [name, text] : texts) json[name] = text;
+  AddMetrics({row.values().begin(), row.values().end()}, {row.texts().begin(), row.texts().end()}, json);
   return json;
 }
 
@@ -231,16 +239,6 @@ std::string Render(Format format, const std::vector<Json>& items, bool single,
   std::string out;
   for (const Json& item : items) absl::StrAppend(&out, ToLine(item), "\n");
   return out;
-}
-
-std::string FormatSeconds(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0) return "-";
-  if (seconds < 0.01) return absl::StrFormat("%.2g ms", seconds * 1e3);
-  if (seconds < 1) return absl::StrFormat("%.0f ms", seconds * 1e3);
-  if (seconds < 60) return absl::StrFormat("%.1fs", seconds);
-  const int64_t whole = static_cast<int64_t>(std::min(seconds, 1e15));
-  if (whole < 3600) return absl::StrFormat("%dm %02ds", whole / 60, whole % 60);
-  return absl::StrFormat("%dh %02dm", whole / 3600, whole / 60 % 60);
 }
 
 std::string FormatCount(double count) {

@@ -3,6 +3,7 @@
 #define CLIENT_CLI_OUTPUT_H_
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ enum class Format { kTable, kJson, kYaml, kJsonl };
 // enums by name, timestamps as RFC 3339 text, durations as "1.5s", bytes as base64, NaN and infinities as
 // text. Unset fields are left out.
 Json ToJson(const google::protobuf::Message& message);
+
+// A row's values and texts by name, those that people look for first; what is yes or no as true or false.
+void AddMetrics(const std::map<std::string, double>& values, const std::map<std::string, std::string>& texts,
+                Json& json);
 
 // One flat object per step: step, attempt, rank, then every value and text of the row by its name.
 Json MetricRowJson(const v1::MetricRow& row);
@@ -51,8 +56,6 @@ class Table {
 std::string Render(Format format, const std::vector<Json>& items, bool single,
                    const std::function<std::string()>& table);
 
-// "1h 02m", "3m 05s", "12.3s", "8 ms".
-std::string FormatSeconds(double seconds);
 // "950", "11.2k", "3.4M".
 std::string FormatCount(double count);
 

@@ -9,10 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/exit_code.h"
 #include "client/cli/output.h"
 #include "client/cli/views.h"
 #include "client/lib/names.h"
 #include "common/bytes.h"
+#include "common/seconds.h"
 
 namespace strata {
 namespace {
@@ -56,7 +58,8 @@ void RunView::OnJob(const v1::Job& job) {
   if (state != state_ || why != why_) {
     state_ = state;
     why_ = why;
-    PrintLine(absl::StrCat(name_, ": ", state, why.empty() ? "" : ": ", why));
+    const bool told_later = options_.report_follows && strata::IsTerminal(status.state());
+    PrintLine(absl::StrCat(name_, ": ", state, why.empty() || told_later ? "" : ": " + why));
   }
   Show(false);
 }

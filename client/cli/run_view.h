@@ -19,7 +19,8 @@ class RunView {
  public:
   struct Options {
     std::FILE* out = stderr;
-    bool terminal = false;  // `out` understands \r and \033[K
+    bool terminal = false;        // `out` understands \r and \033[K
+    bool report_follows = false;  // the caller prints the job at its end, with the reason of that
     int64_t plain_every_ms = 5000;
     int64_t live_every_ms = 100;
   };

@@ -69,7 +69,24 @@ TEST(RunViewTest, ARowBeforeTheJobShowsNothing) {
   view.OnJob(MakeJob(v1::Job::RUNNING));
   EXPECT_EQ(out.Take(),
             "austen-ab12: RUNNING\n"
-            "austen-ab12 step 1/300  loss 2.0312  11.2k tok/s  ETA 2m 29s  device 40 MiB/48 MiB\n");
+            "austen-ab12 step 1/300  loss 2.0312  11.2k tok/s  ETA 2m 30s  device 40 MiB/48 MiB\n");
+}
+
+TEST(RunViewTest, TheReasonOfAFailureIsToldOnce) {
+  v1::Job failed = MakeJob(v1::Job::FAILED);
+  failed.mutable_status()->set_message("attempt 1: NUMERIC: the loss is NaN (not retried)");
+  failed.mutable_status()->mutable_last_failure()->set_cause(v1::NUMERIC);
+  failed.mutable_status()->mutable_last_failure()->set_message("the loss is NaN");
+  for (const bool report_follows : {false, true}) {
+    Capture out;
+    FakeClock clock;
+    RunView view({.out = out.file(), .report_follows = report_follows}, clock);
+    view.OnJob(failed);
+    const std::string text = out.Take();
+    EXPECT_THAT(text, HasSubstr("austen-ab12: FAILED (NUMERIC)"));
+    EXPECT_EQ(text.find("the loss is NaN") == std::string::npos, report_follows) << text;
+    EXPECT_EQ(text.find("the loss is NaN"), text.rfind("the loss is NaN")) << text;
+  }
 }
 
 TEST(RunViewTest, PlainLinesComeEveryFewSecondsAndAtTheEnd) {
@@ -82,7 +99,7 @@ TEST(RunViewTest, PlainLinesComeEveryFewSecondsAndAtTheEnd) {
   EXPECT_EQ(out.Take(), "") << "no change, no line";
   view.OnRow(MakeRow(1));
   EXPECT_EQ(out.Take(),
-            "austen-ab12 step 1/300  loss 2.0312  11.2k tok/s  ETA 2m 29s  device 40 MiB/48 MiB\n");
+            "austen-ab12 step 1/300  loss 2.0312  11.2k tok/s  ETA 2m 30s  device 40 MiB/48 MiB\n");
   clock.Advance(absl::Seconds(1));
   view.OnRow(MakeRow(2));
   EXPECT_EQ(out.Take(), "");

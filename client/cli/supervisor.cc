@@ -434,7 +434,14 @@ absl::Status StopLocalService(const std::string& state_dir) {
   if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid) || pid <= 1) return none;
   STRATA_ASSIGN_OR_RETURN(const Fd lock, OpenFile(LockPath(state_dir), O_RDWR));
   // Only while the lock is held does the number name the supervisor.
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return none;
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+    unlink(PidPath(state_dir).c_str());
+    return absl::NotFoundError(absl::StrCat("nothing is left to stop: the run in ", state_dir,
+                                            " was killed (process ", pid,
+                                            " is gone, and its server and worker with it); `strata local "
+                                            "run` with the same file and --state-dir ",
+                                            state_dir, " goes on from the last checkpoint"));
+  }
   if (kill(pid, SIGTERM) != 0) return ErrnoStatus(errno, absl::StrCat("stopping process ", pid));
   const absl::Time deadline = absl::Now() + kStopTimeout;
   while (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {

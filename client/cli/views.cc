@@ -1,7 +1,11 @@
 #include "client/cli/views.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +14,7 @@
 #include "client/cli/output.h"
 #include "client/lib/names.h"
 #include "common/bytes.h"
+#include "common/seconds.h"
 
 namespace strata {
 namespace {
@@ -94,8 +99,8 @@ std::string WhyText(const v1::JobStatus& status) {
   }
   if (!status.message().empty()) parts.push_back(status.message());
   const bool failed = status.state() == v1::Job::FAILED || status.state() == v1::Job::BACKOFF;
-  if (failed && !status.last_failure().message().empty() &&
-      status.last_failure().message() != status.message()) {
+  // The message of a state after a failure quotes the failure.
+  if (failed && !absl::StrContains(status.message(), status.last_failure().message())) {
     parts.push_back(status.last_failure().message());
   }
   return absl::StrJoin(parts, "; ");
@@ -228,24 +233,88 @@ std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints) {
   return table.Render();
 }
 
-std::string MetricTable(const v1::QueryMetricsResponse& metrics) {
-  std::vector<std::string> headers = {"STEP"};
-  std::map<int64_t, std::vector<std::string>> rows;
-  for (int i = 0; i < metrics.series_size(); ++i) {
-    headers.push_back(metrics.series(i).name());
-    for (const v1::Point& point : metrics.series(i).points()) {
-      std::vector<std::string>& row = rows[point.step()];
-      row.resize(static_cast<size_t>(metrics.series_size()), "-");
-      row[static_cast<size_t>(i)] = absl::StrFormat("%.6g", point.value());
+namespace {
+
+constexpr size_t kTableWidth = 120;
+// What a table shows first; the others follow in their own order while there is room.
+constexpr const char* kFirstSeries[] = {"loss",          "grad_norm",         "lr",        "skipped",
+                                        "loss_scale",    "step_ms",           "eval_loss", "tokens_per_s",
+                                        "exposed_io_ms", "overlap_efficiency"};
+
+// The names in lines that fit a table's width.
+std::string Wrapped(const std::vector<std::string>& names) {
+  std::string text;
+  size_t column = 0;
+  for (const std::string& name : names) {
+    if (column > 0 && column + 2 + name.size() > kTableWidth - 1) {
+      text += ",\n";
+      column = 0;
+    } else if (column > 0) {
+      text += ", ";
+      column += 2;
+    }
+    text += name;
+    column += name.size();
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string MetricTable(const v1::QueryMetricsResponse& metrics, bool whole) {
+  struct Column {
+    std::string name;
+    std::map<int64_t, std::string> cells;  // by step
+    size_t width = 0;
+  };
+  std::vector<Column> columns;
+  std::set<int64_t> steps;
+  for (const v1::Series& series : metrics.series()) {
+    Column& column = columns.emplace_back();
+    column.name = series.name();
+    column.width = series.name().size();
+    for (const v1::Point& point : series.points()) {
+      std::string& cell = column.cells[point.step()];
+      cell = absl::StrFormat("%.6g", point.value());
+      column.width = std::max(column.width, cell.size());
+      steps.insert(point.step());
     }
   }
+  const auto rank = [](const Column& column) {
+    return std::find(std::begin(kFirstSeries), std::end(kFirstSeries), column.name) -
+           std::begin(kFirstSeries);
+  };
+  if (!whole) {
+    std::stable_sort(columns.begin(), columns.end(),
+                     [&](const Column& a, const Column& b) { return rank(a) < rank(b); });
+  }
+  size_t width = std::max<size_t>(4, steps.empty() ? 0 : absl::StrCat(*steps.rbegin()).size());
+  std::vector<const Column*> shown;
+  std::vector<std::string> headers = {"STEP"}, left_out;
+  for (const Column& column : columns) {
+    if (!whole && width + 2 + column.width > kTableWidth) {
+      left_out.push_back(column.name);
+      continue;
+    }
+    width += 2 + column.width;
+    shown.push_back(&column);
+    headers.push_back(column.name);
+  }
   Table table(headers);
-  for (auto& [step, cells] : rows) {
+  for (const int64_t step : steps) {
     std::vector<std::string> row = {absl::StrCat(step)};
-    row.insert(row.end(), cells.begin(), cells.end());
+    for (const Column* column : shown) {
+      const auto cell = column->cells.find(step);
+      row.push_back(cell == column->cells.end() ? "-" : cell->second);
+    }
     table.Add(std::move(row));
   }
-  return table.Render();
+  std::string text = table.Render();
+  if (!left_out.empty()) {
+    absl::StrAppend(&text, "\n", left_out.size(),
+                    " more: --series NAME,... shows those, -o json all of them\n", Wrapped(left_out));
+  }
+  return text;
 }
 
 std::string JobText(const v1::Job& job) {
@@ -266,6 +335,8 @@ std::string JobText(const v1::Job& job) {
   line("attempt", absl::StrCat(status.attempt(), ", ", status.failures_counted(), " failures counted, ",
                                status.failures_uncounted(), " not"));
   line("checkpoint", status.latest_checkpoint());
+  if (status.progress().nvme_written_bytes() > 0)
+    line("NVMe", FormatBytes(status.progress().nvme_written_bytes()) + " written by all attempts");
   for (const v1::TaskStatus& task : status.tasks()) {
     line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase()));
     for (const v1::Rung& rung : task.ladder()) line("", RungText(rung));
@@ -327,6 +398,14 @@ std::string PlanText(const v1::JobPlan& plan) {
                  FormatSeconds(row.busy_ms() / 1e3)});
     }
     absl::StrAppend(&text, "\n", lanes.Render());
+    // Else a lane that is busy for longer than what the step is bound by looks like a contradiction.
+    const bool shared = std::any_of(plan.lanes().begin(), plan.lanes().end(), [&](const v1::LaneRow& row) {
+      return row.busy_ms() > 1.001 * plan.bound_ms();
+    });
+    if (shared && plan.bound_ms() > 0)
+      absl::StrAppend(&text,
+                      "(beside other lanes on the same disk, memory or cores a lane is busy for longer "
+                      "than it would be alone)\n");
   }
   if (plan.fits()) {
     absl::StrAppend(&text, "\n", "mode ", Word(v1::Mode_Name(plan.mode()), plan.mode(), "MODE_", "auto"),

@@ -19,8 +19,9 @@ std::string WorkerTable(const std::vector<v1::Worker>& workers);
 // What one worker has, gives, and how fast it was measured to be.
 std::string WorkerText(const v1::Worker& worker);
 std::string CheckpointTable(const std::vector<v1::Checkpoint>& checkpoints);
-// One line per step, one column per series.
-std::string MetricTable(const v1::QueryMetricsResponse& metrics);
+// One line per step, one column per series: as many as fit in 120 columns, the most asked for first, and the
+// names of the rest below; all of them with `whole`.
+std::string MetricTable(const v1::QueryMetricsResponse& metrics, bool whole);
 
 // Everything about one job that a person asks first.
 std::string JobText(const v1::Job& job);

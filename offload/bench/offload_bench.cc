@@ -49,8 +49,13 @@ absl::StatusOr<std::optional<Injection>> Resolve(const OffloadBenchOptions& opti
 class BenchSource : public StepSource {
  public:
   using OnStepFn = std::function<void(const StepPlan&, const OffloadBenchStep&)>;
-  BenchSource(const ModelLayout& layout, const StepPlan& plan, const OnStepFn& on_step, bool hold)
-      : layout_(layout), plan_(plan), on_step_(on_step), hold_(hold), usage_(ReadProcessUsage()) {}
+  BenchSource(const RankEngine& engine, const OnStepFn& on_step, bool hold)
+      : engine_(engine),
+        layout_(engine.layout()),
+        plan_(engine.planned().train),
+        on_step_(on_step),
+        hold_(hold),
+        usage_(ReadProcessUsage()) {}
 
   absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
                          std::span<int32_t> targets) override {
@@ -67,8 +72,11 @@ class BenchSource : public StepSource {
     return group == kDecayGroup ? AdamWHyper{.lr = lr} : AdamWHyper{.lr = lr / 2, .weight_decay = 0};
   }
   bool OnStep(const StepResult& result) override {
-    OffloadBenchStep step{.result = result};
     const ProcessUsage now = ReadProcessUsage();
+    OffloadBenchStep step{.result = result,
+                          .high_water_bytes = engine_.HighWaterBytes(result),
+                          .rss_bytes = now.rss_bytes,
+                          .rss_peak_bytes = now.rss_peak_bytes};
     if (now.storage_read_bytes >= 0) {
       step.kernel_read_bytes = now.storage_read_bytes - usage_.storage_read_bytes;
       step.kernel_written_bytes = now.storage_written_bytes - usage_.storage_written_bytes;
@@ -88,6 +96,7 @@ class BenchSource : public StepSource {
   std::vector<OffloadBenchStep> Take() { return std::move(steps_); }
 
  private:
+  const RankEngine& engine_;
   const ModelLayout& layout_;
   const StepPlan& plan_;
   const OnStepFn& on_step_;
@@ -189,25 +198,26 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
   STRATA_ASSIGN_OR_RETURN(auto engine,
                           RankEngine::Create(layout, report.planned, compute, *math, engine_options));
   report.ladder = engine->ladder();
+  const std::stop_callback stop(options.stop, [&engine = *engine] { engine.train().Cancel(); });
   uint64_t tensor_key = options.seed;
   const TensorInfo* filling = nullptr;
-  STRATA_RETURN_IF_ERROR(
-      engine->Initialize([&](const TensorInfo& tensor, int64_t element, std::span<float> out) {
-        // Tensors come in the layout's order, piece by piece.
-        if (filling != &tensor) {
-          filling = &tensor;
-          tensor_key = options.seed;
-          for (const char c : tensor.name) tensor_key = MixKeys(tensor_key, static_cast<uint8_t>(c));
-        }
-        PseudoValues(tensor_key, element, 0.05f, out);
-        return absl::OkStatus();
-      }));
+  STRATA_RETURN_IF_ERROR(engine->Initialize([&](const TensorInfo& tensor, int64_t element,
+                                                std::span<float> out) {
+    // Tensors come in the layout's order, piece by piece.
+    if (filling != &tensor) {
+      filling = &tensor;
+      tensor_key = options.seed;
+      for (const char c : tensor.name) tensor_key = MixKeys(tensor_key, static_cast<uint8_t>(c));
+    }
+    PseudoValues(tensor_key, element, 0.05f, out);
+    return options.stop.stop_requested() ? absl::CancelledError("the run was cancelled") : absl::OkStatus();
+  }));
 
-  BenchSource source(layout, report.planned.train, on_step, options.state_hash);
+  BenchSource source(*engine, on_step, options.state_hash);
   STRATA_RETURN_IF_ERROR(RunSteps(options, *engine, source));
   report.steps = source.Take();
   if (options.state_hash) report.state_hash = report.steps.back().state_hash;
-  report.high_water_bytes = engine->HighWaterBytes(report.steps.back().result);
+  report.high_water_bytes = report.steps.back().high_water_bytes;
   report.store = report.steps.back().result.store;
   report.rss_peak_bytes = ReadProcessUsage().rss_peak_bytes;
   report.summary = Summarize(report.planned.train, report.steps);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct OffloadBenchOptions {
   uint64_t seed = 1;
   std::optional<BenchInjection> injection;
   bool state_hash = false;  // after every step, which then do not overlap
+  // Ends the run in the middle of a step: kCancelled, nothing left behind.
+  std::stop_token stop;
   RankEngineOptions engine;
 };
 
@@ -50,6 +53,8 @@ struct OffloadBenchStep {
   // Storage traffic that the kernel counted for this process since the step before; -1 where it does not.
   int64_t kernel_read_bytes = -1;
   int64_t kernel_written_bytes = -1;
+  std::array<int64_t, kTierCount> high_water_bytes{};  // so far, as RankEngine counts them
+  int64_t rss_bytes = 0, rss_peak_bytes = 0;
   std::string state_hash;  // with options.state_hash
 };
 
@@ -82,7 +87,8 @@ struct OffloadBenchReport {
 };
 
 // `on_plan` sees the plan before anything is allocated, `on_step` every step as it ends (from a thread of the
-// engine). kInvalidArgument names the option; kResourceExhausted: it does not fit, with the remedy.
+// engine). kInvalidArgument names the option; kResourceExhausted: it does not fit, with the remedy;
+// kCancelled: `stop` came first.
 absl::StatusOr<OffloadBenchReport> RunOffloadBench(
     const OffloadBenchOptions& options, const std::function<void(const PlannedJob&)>& on_plan,
     const std::function<void(const StepPlan&, const OffloadBenchStep&)>& on_step);

@@ -282,6 +282,19 @@ TEST(Checkpoint, FsyncIsNotRetriedAndTheWriterStaysFailed) {
   EXPECT_TRUE(Names(dir).empty()) << "an abandoned writer leaves nothing";
 }
 
+TEST(Checkpoint, WhatTheDiskHasNoRoomForIsNotBegun) {
+  const std::string dir = FreshDir("no_room");
+  constexpr int64_t kElements = int64_t{1} << 46;  // 2^48 bytes of each class: more than any disk here has
+  const auto writer =
+      CheckpointWriter::Create(FileOps::Real(), dir, {.job_uid = "job", .step = 1}, {{"a", {kElements}}});
+  EXPECT_TRUE(absl::IsResourceExhausted(writer.status())) << writer.status();
+  const std::string message(writer.status().message());
+  EXPECT_NE(message.find(dir), std::string::npos) << message;
+  EXPECT_NE(message.find("needs 844424930"), std::string::npos) << message;
+  EXPECT_NE(message.find("--checkpoint-root"), std::string::npos) << message;
+  EXPECT_TRUE(Names(dir).empty());
+}
+
 TEST(Checkpoint, IncompleteIsNotCommitted) {
   const std::string dir = FreshDir("incomplete");
   auto writer = CheckpointWriter::Create(FileOps::Real(), dir, {.job_uid = "job", .step = 1}, {{"a", {2}}});

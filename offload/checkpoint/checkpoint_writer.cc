@@ -12,6 +12,9 @@
 //   8. Remove the old checkpoint that step 6 left under the temporary name.
 #include "offload/checkpoint/checkpoint_writer.h"
 
+#include <sys/statvfs.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -21,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/bytes.h"
 #include "common/status.h"
 
 namespace strata {
@@ -28,6 +32,8 @@ namespace {
 
 constexpr int64_t kStepLimit = 1'000'000'000'000;
 constexpr char kTemporaryPrefix[] = "tmp-";
+constexpr uint64_t kHeaderSpace = 256;     // of a tensor in a file's header and in the manifest
+constexpr uint64_t kManifestSpace = 4096;  // beside its tensors
 
 std::string DataFileName(StateClass state) { return absl::StrCat(StateClassName(state), ".safetensors"); }
 
@@ -58,6 +64,26 @@ absl::Status CheckNotStale(const std::string& target, int64_t attempt) {
                                                       ", which is stale and must stop"));
   }
   return absl::OkStatus();
+}
+
+// What will not fit is not begun: it would take from others the space that it then cannot use. Who fills the
+// disk meanwhile is met by the write that fails.
+absl::Status CheckSpace(const std::string& folder, size_t classes,
+                        const std::vector<CheckpointTensor>& tensors) {
+  uint64_t need = kManifestSpace;
+  for (const CheckpointTensor& tensor : tensors) {
+    const absl::StatusOr<int64_t> elements = ShapeElements(tensor.shape);
+    if (!elements.ok()) continue;  // which the files refuse
+    need += classes * (static_cast<uint64_t>(*elements) * sizeof(float) + kHeaderSpace);
+  }
+  struct statvfs info;
+  if (statvfs(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
+  const uint64_t have = uint64_t{info.f_bavail} * info.f_frsize;
+  if (need <= have) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      folder, ": a checkpoint needs ", need, " bytes (", FormatBytes(static_cast<int64_t>(need)),
+      "), there are ", have, " bytes (", FormatBytes(static_cast<int64_t>(have)),
+      "): free space, lower checkpoint.keep_last, or give the worker a --checkpoint-root with more"));
 }
 
 }  // namespace
@@ -98,6 +124,7 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   STRATA_RETURN_IF_ERROR(ops.RemoveTree(writer->temporary_));
   writer->temporary_exists_ = true;
   STRATA_RETURN_IF_ERROR(ops.MakeDirectory(writer->temporary_));
+  STRATA_RETURN_IF_ERROR(CheckSpace(writer->temporary_, writer->classes().size(), writer->tensors_));
   // Step 2.
   for (const StateClass state : writer->classes()) {
     STRATA_ASSIGN_OR_RETURN(

@@ -26,6 +26,7 @@
 #include "common/mutex.h"
 #include "common/random.h"
 #include "common/status.h"
+#include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/optimizer/cpu_state_ops.h"
@@ -429,6 +430,32 @@ TEST_F(DiskFaultTest, ASlowDiskShowsInTheStallsAndAStopDoesNotWaitForAllSteps) {
   const absl::Duration took = absl::Now() - source.stopped_at;
   printf("stopped %s after it was asked for\n", absl::FormatDuration(took).c_str());
   EXPECT_LT(took, absl::Seconds(2));
+}
+
+TEST_F(DiskFaultTest, ACancelledRunEndsInTheMiddleOfAStepAndWaitsForWhatIsInFlight) {
+  SlowDisk disk{.delay = absl::Milliseconds(4)};
+  auto engine = Create(Slow(disk));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE(Initialize(**engine).ok());
+  const int64_t before = disk.submitted;
+  Source source(*layout_, request_.micro_batches);
+  TrainerCounters counters;
+  absl::Time asked;
+  Thread canceller("canceller", [&] {
+    while (disk.submitted < before + 3) absl::SleepFor(absl::Milliseconds(1));  // the first step is under way
+    asked = absl::Now();
+    (*engine)->train().Cancel();
+  });
+  const absl::Status status = (*engine)->train().Run(source, 1000, counters);
+  const absl::Duration took = absl::Now() - asked;
+  canceller.Join();
+  printf("cancelled %s after it was asked for\n", absl::FormatDuration(took).c_str());
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+  EXPECT_EQ(counters.iterations, 0) << "a step ends later";
+  EXPECT_EQ(disk.submitted, disk.completed) << "memory that was lent is back";
+  EXPECT_TRUE(absl::IsCancelled((*engine)->train().Run(source, 1, counters))) << "the states are lost";
+  EXPECT_TRUE((*engine)->Close().ok());
+  EXPECT_EQ(disk.engines_undrained, 0);
 }
 
 TEST_F(DiskFaultTest, ARunThatFailsWaitsForWhatIsInFlightBeforeMemoryIsFreed) {

@@ -153,6 +153,13 @@ void Executor::MakeRanges() {
   first_norm_range_.push_back(norm_ranges_.size());
 }
 
+std::vector<PathBytes> Executor::MovedBytes(const NvmeStoreCounters& counters) {
+  std::vector<PathBytes> moved;
+  for (const NvmePathCounters& path : counters.paths)
+    moved.push_back({static_cast<int64_t>(path.read_bytes), static_cast<int64_t>(path.written_bytes)});
+  return moved;
+}
+
 bool Executor::IsDeviceLane(const Lane& lane) const {
   return lane.kind == LaneKind::kCompute || lane.kind == LaneKind::kH2D || lane.kind == LaneKind::kD2H;
 }
@@ -178,6 +185,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   pending_scale_ = counters.pending_scale;
   loss_scale_ = counters.loss_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
+  if (resources_.store != nullptr) moved_ = MovedBytes(resources_.store->counters());
 
   std::vector<Thread> threads;
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -434,6 +442,10 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
     result.store = {.written_bytes = static_cast<int64_t>(counters.written_bytes),
                     .retries = static_cast<int64_t>(counters.retries),
                     .checksum_errors = static_cast<int64_t>(counters.checksum_errors)};
+    std::vector<PathBytes> moved = MovedBytes(counters);
+    for (size_t i = 0; i < moved.size(); ++i)
+      result.path_bytes.push_back({moved[i].read - moved_[i].read, moved[i].written - moved_[i].written});
+    moved_ = std::move(moved);
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const int64_t bytes = done.lanes[i].bytes;

@@ -88,6 +88,11 @@ class Executor {
   // called by lane threads.
   absl::Status Run(StepSource& source, int64_t steps, TrainerCounters& counters);
 
+  // Ends the run in progress, or the next one, as a failed operation does: what is in flight ends, nothing
+  // new begins, Run returns kCancelled and the states are lost. For a caller that will not need them. Any
+  // thread.
+  void Cancel() { Fail(absl::CancelledError("the run was cancelled")); }
+
   const StepPlan& plan() const { return plan_; }
   const std::vector<LaneTrace>& traces() const { return traces_; }
   // What the lanes' engines are and what degraded.
@@ -151,6 +156,7 @@ class Executor {
   std::byte* Pointer(const Operand& operand);
   StepState& state(int64_t step) { return states_[step & 1]; }
   bool IsDeviceLane(const Lane& lane) const;
+  static std::vector<PathBytes> MovedBytes(const NvmeStoreCounters& counters);
 
   // Elements [begin, end) of a unit that UPDATE treats alike.
   struct UpdateRange {
@@ -181,6 +187,7 @@ class Executor {
   StepState states_[2];
   std::vector<std::atomic<bool>> slot_touched_;
   int64_t last_commit_nanos_ = 0;
+  std::vector<PathBytes> moved_;  // by NVMe path, when the newest step was committed
   // The NVMe store's generation at the start of `step`.
   int64_t GenerationAt(int64_t step) const {
     return plan_.kind == PlanKind::kTrain ? step : eval_generation_;

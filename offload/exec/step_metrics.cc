@@ -8,6 +8,8 @@
 namespace strata {
 namespace {
 
+constexpr double kGiB = 1 << 30;
+
 double Millis(int64_t nanos) { return static_cast<double>(nanos) / 1e6; }
 
 int64_t Quantile(std::vector<int64_t>& values, double fraction) {
@@ -37,12 +39,14 @@ IoSummary SummarizeIo(const StepPlan& plan, LaneKind kind, const std::vector<con
       latencies.insert(latencies.end(), io.latency_nanos.begin(), io.latency_nanos.end());
       request_nanos += io.QueueDepth() * static_cast<double>(io.busy_nanos);
       busy += io.busy_nanos;
+      summary.bytes += result->lanes[i].bytes;
     }
     busiest = std::max(busiest, busy);
   }
   summary.requests = static_cast<int64_t>(latencies.size());
   summary.p50_nanos = Quantile(latencies, 0.5);
   summary.p99_nanos = Quantile(latencies, 0.99);
+  summary.busy_nanos = busiest;
   if (busiest > 0) summary.queue_depth = request_nanos / static_cast<double>(busiest);
   return summary;
 }
@@ -90,9 +94,17 @@ StepMetrics SummarizeStep(const StepPlan& plan, const StepResult& result) {
   return metrics;
 }
 
-void VisitStepMetrics(const StepPlan& plan, const StepResult& result,
+void VisitStepMetrics(const StepPlan& plan, const StepResult& result, const NvmeSpeeds& calibrated,
                       const std::function<void(const std::string& name, double value)>& visit) {
   const StepMetrics metrics = SummarizeStep(plan, result);
+  visit("loss", result.loss);
+  visit("grad_norm", result.grad_norm);
+  visit("lr", result.lr);
+  visit("skipped", result.skipped ? 1 : 0);
+  visit("tokens", result.tokens);
+  if (result.wall_nanos > 0)
+    visit("tokens_per_s", result.tokens * 1e9 / static_cast<double>(result.wall_nanos));
+  if (plan.compute_dtype == DType::kF16) visit("loss_scale", result.loss_scale);
   visit("step_ms", Millis(result.wall_nanos));
   for (size_t i = 0; i < result.lanes.size(); ++i) {
     const std::string name = LaneName(plan.lanes[i]);
@@ -119,14 +131,20 @@ void VisitStepMetrics(const StepPlan& plan, const StepResult& result,
       bytes("written", metrics.written);
     }
   }
-  const auto io = [&](const char* what, const IoSummary& summary) {
+  const auto io = [&](const char* what, const IoSummary& summary, double speed, int64_t PathBytes::*moved) {
     if (summary.requests == 0) return;
     visit(absl::StrCat("io_", what, "_p50_ms"), Millis(summary.p50_nanos));
     visit(absl::StrCat("io_", what, "_p99_ms"), Millis(summary.p99_nanos));
     visit(absl::StrCat("io_", what, "_depth"), summary.queue_depth);
+    visit(absl::StrCat("io_", what, "_gib_per_s"), summary.BytesPerSecond() / kGiB);
+    if (speed > 0) visit(absl::StrCat("io_", what, "_of_calibrated"), summary.BytesPerSecond() / speed);
+    for (size_t path = 0; path < result.path_bytes.size() && result.path_bytes.size() > 1; ++path) {
+      const IoSummary share = {.bytes = result.path_bytes[path].*moved, .busy_nanos = summary.busy_nanos};
+      visit(absl::StrCat("io_", what, "_gib_per_s.", path), share.BytesPerSecond() / kGiB);
+    }
   };
-  io("read", metrics.io_read);
-  io("write", metrics.io_write);
+  io("read", metrics.io_read, calibrated.read, &PathBytes::read);
+  io("write", metrics.io_write, calibrated.write, &PathBytes::written);
   if (plan.arena_bytes[static_cast<int>(Tier::kNvme)] > 0) {
     visit("nvme_lifetime_written_bytes", static_cast<double>(result.store.written_bytes));
     visit("io_retries", static_cast<double>(result.store.retries));

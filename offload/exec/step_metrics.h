@@ -18,6 +18,16 @@ struct IoSummary {
   int64_t requests = 0;
   int64_t p50_nanos = 0, p99_nanos = 0;
   double queue_depth = 0;  // mean, while any request was out; of all lanes of the kind together
+  int64_t bytes = 0;
+  int64_t busy_nanos = 0;  // of the lane that had requests out for longest
+
+  // While any request was out; 0 when none was.
+  double BytesPerSecond() const { return busy_nanos > 0 ? static_cast<double>(bytes) * 1e9 / busy_nanos : 0; }
+};
+
+// What calibration found, in bytes per second; 0: not known.
+struct NvmeSpeeds {
+  double read = 0, write = 0;
 };
 
 struct StepMetrics {
@@ -37,8 +47,9 @@ StepMetrics SummarizeStep(const StepPlan& plan, const StepResult& result);
 // Of the NVMe lanes of one kind over several steps.
 IoSummary SummarizeIo(const StepPlan& plan, LaneKind kind, const std::vector<const StepResult*>& results);
 
-// Every figure with its name; what is zero in a sparse family (stalls, bytes by class) is left out.
-void VisitStepMetrics(const StepPlan& plan, const StepResult& result,
+// Every figure with its name; what is zero in a sparse family (stalls, bytes by class) is left out. Yes and
+// no are 1 and 0 here; JSON rows say true and false.
+void VisitStepMetrics(const StepPlan& plan, const StepResult& result, const NvmeSpeeds& calibrated,
                       const std::function<void(const std::string& name, double value)>& visit);
 
 }  // namespace strata

@@ -80,24 +80,58 @@ TEST(StepMetricsTest, RowsNameEveryLaneAndLeaveOutZeroesOfSparseFamilies) {
   const StepPlan plan = PlanWith({LaneKind::kNvmeRead, LaneKind::kNvmeRead});
   StepResult result;
   result.wall_nanos = 5 * kMs;
+  result.lr = 0.5;
   result.lanes.resize(2);
   result.lanes[1].stall_nanos[static_cast<int>(StallCause::kWrite)] = 2 * kMs;
   result.lanes[1].traffic_bytes[kRecords] = 4096;
   result.store = {.written_bytes = 7, .retries = 1, .checksum_errors = 2};
   std::map<std::string, double> row;
-  VisitStepMetrics(plan, result, [&](const std::string& name, double value) { row[name] = value; });
+  VisitStepMetrics(plan, result, {}, [&](const std::string& name, double value) { row[name] = value; });
   EXPECT_EQ(row, (std::map<std::string, double>{{"busy_ms.nvme-read", 0},
                                                 {"busy_ms.nvme-read-2", 0},
                                                 {"bytes.nvme-read", 0},
                                                 {"bytes.nvme-read-2", 0},
                                                 {"checksum_errors", 2},
                                                 {"exposed_io_ms", 0},
+                                                {"grad_norm", 0},
                                                 {"io_retries", 1},
+                                                {"loss", 0},
+                                                {"lr", 0.5},
                                                 {"nvme_lifetime_written_bytes", 7},
                                                 {"nvme_read_bytes.records", 4096},
                                                 {"overlap_efficiency", 0},
+                                                {"skipped", 0},
                                                 {"stall_ms.wait_write", 2},
-                                                {"step_ms", 5}}));
+                                                {"step_ms", 5},
+                                                {"tokens", 0},
+                                                {"tokens_per_s", 0}}));
+}
+
+TEST(StepMetricsTest, BandwidthIsOfTheTimeInWhichRequestsAreOutAndSplitOverPaths) {
+  const StepPlan plan = PlanWith({LaneKind::kNvmeRead, LaneKind::kNvmeRead, LaneKind::kNvmeWrite});
+  StepResult result;
+  result.wall_nanos = 1000 * kMs;
+  result.lanes.resize(3);
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  for (int i = 0; i < 2; ++i) {  // side by side, the longer one counts
+    result.lanes[i].bytes = kGiB / 4;
+    result.lanes[i].io.latency_nanos = {kMs};
+    result.lanes[i].io.busy_nanos = (i + 1) * 125 * kMs;
+  }
+  result.path_bytes = {{.read = kGiB / 8, .written = 1}, {.read = 3 * kGiB / 8, .written = 2}};
+  std::map<std::string, double> row;
+  const auto visit = [&](const std::string& name, double value) { row[name] = value; };
+  VisitStepMetrics(plan, result, {.read = 4.0 * kGiB, .write = 1}, visit);
+  EXPECT_DOUBLE_EQ(row.at("io_read_gib_per_s"), 2);
+  EXPECT_DOUBLE_EQ(row.at("io_read_of_calibrated"), 0.5);
+  EXPECT_DOUBLE_EQ(row.at("io_read_gib_per_s.0"), 0.5);
+  EXPECT_DOUBLE_EQ(row.at("io_read_gib_per_s.1"), 1.5);
+  EXPECT_FALSE(row.contains("io_write_gib_per_s")) << "nothing was written";
+  row.clear();
+  result.path_bytes.pop_back();
+  VisitStepMetrics(plan, result, {}, visit);
+  EXPECT_FALSE(row.contains("io_read_of_calibrated")) << "not known";
+  EXPECT_FALSE(row.contains("io_read_gib_per_s.0")) << "one path is the whole";
 }
 
 }  // namespace

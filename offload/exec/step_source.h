@@ -45,6 +45,10 @@ struct StoreCounts {
   int64_t checksum_errors = 0;
 };
 
+struct PathBytes {
+  int64_t read = 0, written = 0;
+};
+
 struct StepResult {
   int64_t step = 0;  // 0-based: this step took the states from `step` to `step + 1` iterations
   int64_t applied_steps =
@@ -64,6 +68,8 @@ struct StepResult {
   std::array<int64_t, kTierCount> high_water_bytes{};  // end of the highest slot that was handed out so far
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};
   StoreCounts store;
+  // Moved on each NVMe path since the step before; with steps that overlap, some of it for the next one.
+  std::vector<PathBytes> path_bytes;
 };
 
 // Calls come from lane threads, one at a time per function; Hyper may be called by several at once.

@@ -132,9 +132,9 @@ absl::Status CheckOptions(const NvmeStoreOptions& options) {
   }
   std::set<std::pair<dev_t, ino_t>> seen;  // one folder has many spellings
   for (const NvmePath& path : options.paths) {
-    if (!(path.weight > 0 && std::isfinite(path.weight))) {
+    if (!IsNvmeWeight(path.weight)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("NVMe path ", path.path, ": weight ", path.weight, " is not a positive number"));
+          absl::StrCat("NVMe path ", path.path, ": weight ", path.weight, " is not ", kNvmeWeightText));
     }
     struct stat info;
     if (stat(path.path.c_str(), &info) != 0) continue;  // which Open tells

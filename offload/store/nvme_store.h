@@ -53,9 +53,14 @@ enum class DirectIo {
 };
 
 struct NvmePath {
-  std::string path;   // An existing folder.
-  double weight = 1;  // > 0: the part of the bytes that it gets, as its speed compares with the others'.
+  std::string path;  // An existing folder.
+  double weight =
+      1;  // IsNvmeWeight: the part of the bytes that it gets, as its speed compares with the others'.
 };
+
+// No two disks are further apart, and shares of bytes stay exact.
+inline bool IsNvmeWeight(double weight) { return weight >= 1e-6 && weight <= 1e6; }
+inline constexpr char kNvmeWeightText[] = "a number from 1e-6 to 1e6";
 
 struct NvmeStoreOptions {
   std::vector<NvmePath> paths;  // 1 to kNvmePathsMax, each once.

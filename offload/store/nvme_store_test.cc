@@ -88,14 +88,23 @@ class NvmeStoreTest : public ::testing::TestWithParam<std::tuple<DirectIo, int>>
   std::unique_ptr<NvmeStore> store_;
 };
 
+std::string SettingName(const ::testing::TestParamInfo<std::tuple<DirectIo, int>>& info) {
+  return std::string(std::get<0>(info.param) == DirectIo::kRequire ? "Direct" : "Buffered") +
+         (std::get<1>(info.param) == 1 ? "OnePath" : "ThreePaths");
+}
+
 INSTANTIATE_TEST_SUITE_P(Modes, NvmeStoreTest,
                          ::testing::Combine(::testing::Values(DirectIo::kRequire, DirectIo::kBuffered),
                                             ::testing::Values(1, 3)),
-                         [](const auto& info) {
-                           return std::string(std::get<0>(info.param) == DirectIo::kRequire ? "Direct"
-                                                                                            : "Buffered") +
-                                  (std::get<1>(info.param) == 1 ? "OnePath" : "ThreePaths");
-                         });
+                         SettingName);
+
+// What only several paths can show.
+class StripedNvmeStoreTest : public NvmeStoreTest {};
+
+INSTANTIATE_TEST_SUITE_P(Modes, StripedNvmeStoreTest,
+                         ::testing::Combine(::testing::Values(DirectIo::kRequire, DirectIo::kBuffered),
+                                            ::testing::Values(3)),
+                         SettingName);
 
 #define EXPECT_OK(expr)                                     \
   do {                                                      \
@@ -344,8 +353,7 @@ TEST_P(NvmeStoreTest, SeveralTransfersOfALaneAreInFlightAndEachIsChecked) {
   EXPECT_OK(Check(kA, 1, 1));
 }
 
-TEST_P(NvmeStoreTest, EachPathGetsItsShareOfTheBytes) {
-  if (paths_.size() == 1) GTEST_SKIP() << "one path gets everything";
+TEST_P(StripedNvmeStoreTest, EachPathGetsItsShareOfTheBytes) {
   StoreLayout layout;
   for (uint32_t i = 0; i < 40; ++i) layout.items.push_back({ItemId{i}, (1 + i % 7) * 8192 + i});
   EXPECT_OK(Open(layout));

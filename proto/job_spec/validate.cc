@@ -33,6 +33,11 @@ constexpr int64_t kChunkUnit = int64_t{4096} * 4;
 // Computed with as float: a smaller one would become zero there, and what it protects from dividing by zero
 // would be divided by zero.
 constexpr double kEpsMin = 1e-30;
+// Below this a learning rate changes no weight in fp32, and products with it become zero.
+constexpr double kLrMin = 1e-20;
+constexpr double kLrScaleMin = 1e-6;
+// A norm to clip to beyond these is a slip of the pen, and its square no float.
+constexpr double kClipMin = 1e-12;
 constexpr int kNameMax = 50;
 constexpr size_t kStringMax = 4096;
 constexpr int kPathsMax = 4096;
@@ -311,8 +316,9 @@ void CheckGroups(const v1::OptimizerSpec& optimizer, Checker& check) {
     check.Require(!group.match().empty(), at + "match",
                   "is empty: give a pattern for tensor names, such as \"*.mlp.*\"");
     if (group.has_lr_scale()) {
-      check.Real(at + "lr_scale", group.lr_scale(), group.lr_scale() > 0 && group.lr_scale() <= 1000,
-                 "must be above 0 and at most 1000; training.freeze keeps tensors as they are");
+      check.Real(at + "lr_scale", group.lr_scale(),
+                 group.lr_scale() >= kLrScaleMin && group.lr_scale() <= 1000,
+                 "must be from 1e-6 to 1000; training.freeze keeps tensors as they are");
     }
     if (group.betas_size() > 0) CheckBetas(at + "betas", group.betas(), check);
     if (group.has_weight_decay()) CheckWeightDecay(at + "weight_decay", group.weight_decay(), check);
@@ -324,8 +330,8 @@ void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
   check.Require(
       optimizer.name() == "adamw", at + "name",
       absl::StrCat("'", PrintableExcerpt(optimizer.name()), "' is not known: this version has only adamw"));
-  check.Real(at + "lr", optimizer.lr(), optimizer.lr() > 0 && optimizer.lr() <= 10,
-             "must be above 0 and at most 10, such as 1e-3");
+  check.Real(at + "lr", optimizer.lr(), optimizer.lr() >= kLrMin && optimizer.lr() <= 10,
+             "must be from 1e-20 to 10, such as 1e-3");
   CheckBetas(at + "betas", optimizer.betas(), check);
   check.Real(at + "eps", optimizer.eps(), optimizer.eps() >= kEpsMin && optimizer.eps() <= 1,
              "must be from 1e-30 to 1, such as 1e-8");
@@ -410,8 +416,10 @@ void CheckTraining(const v1::JobSpec& spec, Checker& check) {
   }
   CheckOptimizer(training.optimizer(), check);
   CheckSchedule(training, check);
-  check.Real("training.grad_clip", training.grad_clip(), training.grad_clip() >= 0,
-             "must be at least 0; 0 means no clipping");
+  check.Real(
+      "training.grad_clip", training.grad_clip(),
+      training.grad_clip() == 0 || (training.grad_clip() >= kClipMin && training.grad_clip() <= 1 / kClipMin),
+      "must be 0, which means no clipping, or from 1e-12 to 1e12, such as 1");
   check.Require(
       training.eval_every_steps() >= 0, "training.eval_every_steps",
       absl::StrCat("is ", training.eval_every_steps(), ": must be at least 0; 0 means only at the end"));

@@ -194,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"Size", "device: 48MiB", "device: 48MB", 19, "memory.device", "48MiB"},
         BadCase{"SizeZero", "device: 48MiB", "device: 0", 19, "memory.device", "write auto"},
         BadCase{"SizeNegative", "device: 48MiB", "device: -1", 19, "memory.device", "KiB"},
-        BadCase{"SizeHuge", "device: 48MiB", "device: 99999999TiB", 19, "memory.device", "KiB"},
+        BadCase{"SizeHuge", "device: 48MiB", "device: 99999999TiB", 19, "memory.device", "4194304 TiB"},
         BadCase{"ScalarForGroup", "placement: {params: nvme, optimizer: nvme, gradients: auto}",
                 "placement: nvme", 22, "memory.placement", "or auto"},
         BadCase{"BoolWord", "on_stop: false", "on_stop: yes", 26, "checkpoint.on_stop", "true or false"},

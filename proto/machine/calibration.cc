@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
@@ -23,10 +24,22 @@ bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {
                     b.nvme_devices().end());
 }
 
+// kNotFound: there is none. Other errors say what is wrong with it.
+absl::StatusOr<v1::CalibrationCache> ReadCache(const std::string& path) {
+  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kCacheMaxBytes));
+  v1::CalibrationCache cache;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &cache);
+  if (!parsed.ok())
+    return absl::InvalidArgumentError(absl::StrCat("not valid JSON of a calibration: ", parsed.ToString()));
+  if (cache.version() == kCacheVersion) STRATA_RETURN_IF_ERROR(CheckMachine(cache.profile()));
+  return cache;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
-                                                   const std::vector<NvmePath>& nvme_paths, int threads) {
+                                                   const std::vector<NvmePath>& nvme_paths, int threads,
+                                                   const std::function<void(const std::string&)>& warn) {
   v1::CalibrationCache here;
   here.set_version(kCacheVersion);
   here.set_cpu(CpuModel());
@@ -36,11 +49,11 @@ absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
     struct stat info = {};
     here.add_nvme_devices(stat(path.path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_dev) : 0);
   }
-  if (const auto text = ReadFile(cache, kCacheMaxBytes); text.ok()) {
-    v1::CalibrationCache kept;
-    if (google::protobuf::util::JsonStringToMessage(*text, &kept).ok() && SameMachine(kept, here) &&
-        CheckMachine(kept.profile()).ok() && (!kept.busy() || MachineIsBusy()))
-      return kept.profile();
+  const absl::StatusOr<v1::CalibrationCache> kept = ReadCache(cache);
+  if (kept.ok() && SameMachine(*kept, here) && (!kept->busy() || MachineIsBusy())) return kept->profile();
+  if (!kept.ok() && !absl::IsNotFound(kept.status())) {
+    warn(absl::StrCat("the speeds kept in ", cache,
+                      " are not used, this machine is measured again: ", kept.status().message()));
   }
   here.set_busy(MachineIsBusy());
   STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,

@@ -2,6 +2,7 @@
 #ifndef PROTO_MACHINE_CALIBRATION_H_
 #define PROTO_MACHINE_CALIBRATION_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,9 +14,11 @@ namespace strata {
 
 // The calibration kept in `cache`, if it is of this CPU, number of CPUs and threads, and of the file system
 // that `nvme_paths` are on; else a new one, which is then kept. A cache that cannot be read or written only
-// costs the time to measure again. No path: NVMe is not measured.
+// costs the time to measure again; one that is there and is not what we wrote is told to `warn`, with the
+// reason. No path: NVMe is not measured.
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
-                                                   const std::vector<NvmePath>& nvme_paths, int threads);
+                                                   const std::vector<NvmePath>& nvme_paths, int threads,
+                                                   const std::function<void(const std::string&)>& warn);
 
 }  // namespace strata
 

@@ -38,8 +38,9 @@ absl::Status CheckRates(absl::string_view field, const v1::ComputeRates& rates) 
     return Bad(absl::StrCat(field, ".backward_flops"),
                absl::StrCat("one rate for each of ", points, " is needed"));
   for (int i = 0; i < rates.work_size(); ++i) {
-    if (!(rates.work(i) > (i == 0 ? 0 : rates.work(i - 1))) || !std::isfinite(rates.work(i)))
-      return Bad(absl::StrCat(field, ".work"), "the FLOPs are positive and rise");
+    // From one FLOP to more than any block of a model has.
+    if (!(rates.work(i) >= (i == 0 ? 1 : rates.work(i - 1) * (1 + 1e-9))) || !(rates.work(i) < 1e30))
+      return Bad(absl::StrCat(field, ".work"), "the FLOPs are at least 1, below 1e30, and rise");
   }
   for (const auto* list : {&rates.forward_flops(), &rates.backward_flops()}) {
     for (const double rate : *list) {

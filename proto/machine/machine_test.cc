@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "common/fd.h"
+#include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
 #include "proto/machine/calibration.h"
 
@@ -105,29 +107,49 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   mkdir(folder.c_str(), 0700);
   mkdir((folder + "/other").c_str(), 0700);
   const std::string cache = folder + "/calibration.json";
-  const auto first = LoadOrCalibrate(cache, {{folder}}, 1);
+  std::vector<std::string> warnings;
+  const auto warn = [&](const std::string& text) { warnings.push_back(text); };
+  const auto first = LoadOrCalibrate(cache, {{folder}}, 1, warn);
   ASSERT_TRUE(first.ok()) << first.status();
   // Another measurement would give other numbers.
   const auto text = ReadFile(cache, 1 << 20);
   ASSERT_TRUE(text.ok());
   ASSERT_TRUE(
       WriteFileDurably(cache, absl::StrReplaceAll(*text, {{"\"busy\": true", "\"busy\": false"}})).ok());
-  const auto again = LoadOrCalibrate(cache, {{folder}}, 1);
+  const auto again = LoadOrCalibrate(cache, {{folder}}, 1, warn);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
-  const auto elsewhere = LoadOrCalibrate(cache, {{folder + "/other"}}, 1);  // on the same device
+  const auto elsewhere = LoadOrCalibrate(cache, {{folder + "/other"}}, 1, warn);  // on the same device
   ASSERT_TRUE(elsewhere.ok());
   EXPECT_EQ(elsewhere->SerializeAsString(), first->SerializeAsString());
-  const auto without = LoadOrCalibrate(cache, {}, 1);
+  const auto without = LoadOrCalibrate(cache, {}, 1, warn);
   ASSERT_TRUE(without.ok());
   EXPECT_NE(without->SerializeAsString(), first->SerializeAsString());
+  EXPECT_TRUE(warnings.empty()) << warnings.front();
   ASSERT_TRUE(WriteFileDurably(cache, "{ not json").ok());
-  EXPECT_TRUE(LoadOrCalibrate(cache, {}, 1).ok());
+  EXPECT_TRUE(LoadOrCalibrate(cache, {}, 1, warn).ok());
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(absl::StrContains(warnings[0], cache)) << warnings[0];
+  EXPECT_TRUE(absl::StrContains(warnings[0], "not valid JSON")) << warnings[0];
+  // Somebody's edit that no machine can live up to.
+  const auto sound = ReadFile(cache, 1 << 20);
+  ASSERT_TRUE(sound.ok());
+  v1::CalibrationCache poisoned;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(*sound, &poisoned).ok());
+  poisoned.mutable_profile()->set_dram_bytes_per_second(1e300);
+  std::string text_of_it;
+  ASSERT_TRUE(google::protobuf::util::MessageToJsonString(poisoned, &text_of_it).ok());
+  ASSERT_TRUE(WriteFileDurably(cache, text_of_it).ok());
+  const auto cured = LoadOrCalibrate(cache, {}, 1, warn);
+  ASSERT_TRUE(cured.ok());
+  EXPECT_LT(cured->dram_bytes_per_second(), 1e15);
+  ASSERT_EQ(warnings.size(), 2u);
+  EXPECT_TRUE(absl::StrContains(warnings[1], "dram_bytes_per_second: 1e+300 is not a speed")) << warnings[1];
   const auto kept = ReadFile(cache, 1 << 20);
   ASSERT_TRUE(kept.ok());
   EXPECT_TRUE(absl::StrContains(*kept, "\"nvme_read_bytes_per_second\""));
   // Nowhere to keep it: measured, and that is all.
-  EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1).ok());
+  EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1, warn).ok());
 }
 
 }  // namespace

@@ -88,15 +88,26 @@ absl::Status PlannerError(const absl::Status& status) {
                        std::string(path ? message.substr(colon + 2) : message)}});
 }
 
-absl::Status Unsatisfiable(const v1::JobPlan& plan) {
+// The budget of a resource that the job leaves to the worker: raising it in the job file would change
+// nothing.
+bool IsAuto(const v1::MemorySpec& memory, const std::string& resource) {
+  return (resource == "device" && memory.device() == 0) || (resource == "host" && memory.host() == 0) ||
+         (resource == "nvme" && memory.nvme() == 0);
+}
+
+absl::Status Unsatisfiable(const v1::JobSpec& spec, const v1::JobPlan& plan) {
   std::string message = "the job does not fit";
   ErrorMetadata metadata;
   for (int i = 0; i < std::min(plan.shortfalls_size(), 4); ++i) {
     const v1::Shortfall& shortfall = plan.shortfalls(i);
     absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), " needs ",
                     FormatBytes(shortfall.requested()), " (", shortfall.requested(), " bytes), there is ",
-                    FormatBytes(shortfall.total()), shortfall.remedy().empty() ? "" : ": ",
-                    shortfall.remedy());
+                    FormatBytes(shortfall.total()), " (", shortfall.total(), " bytes)",
+                    shortfall.remedy().empty() ? "" : ": ", shortfall.remedy(),
+                    IsAuto(spec.memory(), shortfall.resource())
+                        ? absl::StrCat("; no worker has more: add one, or give one more with --",
+                                       shortfall.resource(), "-bytes")
+                        : "");
     // The first under plain names, the others numbered.
     const std::string suffix = i == 0 ? "" : absl::StrCat(".", i);
     metadata["resource" + suffix] = shortfall.resource();
@@ -281,7 +292,7 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
 
   std::map<std::string, std::shared_ptr<const v1::JobPlan>> plans;
   STRATA_ASSIGN_OR_RETURN(const v1::JobPlan plan, PlanFor(spec, "", &plans));
-  if (!plan.fits()) return Unsatisfiable(plan);
+  if (!plan.fits()) return Unsatisfiable(spec, plan);
 
   Job job;
   job.uid = RandomHex(16);

@@ -200,6 +200,7 @@ TEST_F(CoordinatorTest, AJobThatFitsNowhereIsRefusedWithNumbersAndNothingIsCreat
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(ReasonOf(refused), "UNSATISFIABLE");
   EXPECT_NE(refused.message().find("62914560"), std::string::npos) << refused;
+  EXPECT_NE(refused.message().find("there is 50 MiB (52428800 bytes)"), std::string::npos) << refused;
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
 }
 

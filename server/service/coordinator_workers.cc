@@ -242,6 +242,9 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
     progress.tokens_per_second = report.tokens_per_second();
   }
   if (report.ladder_size() > 0) progress.ladder = LadderOf(report);
+  // Counts over attempts, so it only grows: an agent that starts again knows nothing of what it counted
+  // before.
+  progress.nvme_written_bytes = std::max(progress.nvme_written_bytes, report.nvme_written_bytes());
 
   if (report.processes_gone() && live.stopped_nanos == 0) live.stopped_nanos = clock_.MonotonicNanos();
   // Transact's errors are handled by repetition: the worker reports until it is told to forget.
@@ -308,6 +311,7 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
     *task.mutable_spec() = job->spec;
     *task.mutable_grant() = ToProto(job->grant);
     if (job->plan) *task.mutable_budget() = BudgetOf(*job->plan);
+    task.set_nvme_written_bytes(job->progress.nvme_written_bytes);
     if (reported.count(RefOf(uid, job->attempt)) == 0) {
       for (int i = 0; i < std::min<int>(kResumeMax, job->checkpoints.size()); ++i) {
         *task.add_resume() = *job->checkpoints[i];

@@ -22,8 +22,17 @@ struct Rule {
   bool bounded;  // by kUncountedStreakMax
 };
 
-Rule RuleFor(const v1::Failure& failure) {
+// Training is deterministic: the same start gives the same numbers, and they would fail again. What is worth
+// a try is the newest checkpoint, once: a bit that fell over in memory after it was written is not in it.
+bool HelpsAgainstNumbers(const Job& job) {
+  const bool tried = job.failure_streak > 0 && job.last_failure && job.last_failure->cause() == v1::NUMERIC;
+  return !job.checkpoints.empty() && !tried;
+}
+
+Rule RuleFor(const Job& job, const v1::Failure& failure) {
   switch (failure.cause()) {
+    case v1::NUMERIC:
+      return {.counted = true, .retry = HelpsAgainstNumbers(job)};
     case v1::USER_ERROR:
     case v1::INVALID_DATA:
     // The planner gives the same plan for the same job and machine, and a plan that ran out of memory is
@@ -35,8 +44,6 @@ Rule RuleFor(const v1::Failure& failure) {
     case v1::STALLED:
     case v1::START_TIMEOUT:
       return {.counted = true, .retry = true, .elsewhere = true};
-    case v1::NUMERIC:
-      return {.counted = true, .retry = true};
     case v1::NVME_FULL:
       return {.counted = false, .retry = true, .elsewhere = true, .bounded = true};
     case v1::NVME_IO_ERROR:
@@ -86,7 +93,7 @@ v1::Failure NormaliseFailure(v1::Failure failure) {
 }
 
 FailureDecision DecideAfterFailure(const Job& job, const v1::Failure& failure) {
-  const Rule rule = RuleFor(failure);
+  const Rule rule = RuleFor(job, failure);
   const std::string cause = v1::FailureCause_Name(failure.cause());
   FailureDecision decision;
   decision.counted = rule.counted;

@@ -68,7 +68,8 @@ struct Progress {
   int64_t step = 0;
   double loss = 0;
   double tokens_per_second = 0;
-  int64_t last_step_micros = 0;  // wall clock at receipt; 0: no step yet
+  int64_t nvme_written_bytes = 0;  // by all attempts
+  int64_t last_step_micros = 0;    // wall clock at receipt; 0: no step yet
   std::string phase;
   std::vector<v1::Rung> ladder;
 };

@@ -137,6 +137,32 @@ TEST_F(JobTableTest, ATrainerThatIsKilledAgainAndAgainWithoutACheckpointFailsInT
   EXPECT_EQ(failed->failures_counted, 0);
 }
 
+TEST_F(JobTableTest, NumbersThatAreNotFiniteAreNotTriedAgainFromTheSameStart) {
+  Create();
+  Run();
+  const JobPtr failed = *Apply(AttemptEnded{1, FailureOf(v1::NUMERIC), std::nullopt});
+  EXPECT_EQ(failed->state, JobState::kFailed) << "the start is no other the second time";
+  EXPECT_NE(failed->message.find("not retried"), std::string::npos) << failed->message;
+}
+
+TEST_F(JobTableTest, NumbersThatAreNotFiniteAreTriedOnceFromEachCheckpoint) {
+  Create();
+  Run();
+  ASSERT_TRUE(Apply(CheckpointCommitted{CheckpointOf(10, 1)}).ok());
+  ASSERT_EQ((*Apply(AttemptEnded{1, FailureOf(v1::NUMERIC), std::nullopt}))->state, JobState::kBackoff);
+  ASSERT_TRUE(Apply(BackoffElapsed{}).ok());
+  Run();
+  ASSERT_EQ((*Apply(AttemptEnded{2, FailureOf(v1::WORKER_LOST), std::nullopt}))->state, JobState::kBackoff);
+  ASSERT_TRUE(Apply(BackoffElapsed{}).ok());
+  Run();
+  ASSERT_TRUE(Apply(CheckpointCommitted{CheckpointOf(20, 3)}).ok());
+  ASSERT_EQ((*Apply(AttemptEnded{3, FailureOf(v1::NUMERIC), std::nullopt}))->state, JobState::kBackoff)
+      << "it got further than before";
+  ASSERT_TRUE(Apply(BackoffElapsed{}).ok());
+  Run();
+  EXPECT_EQ((*Apply(AttemptEnded{4, FailureOf(v1::NUMERIC), std::nullopt}))->state, JobState::kFailed);
+}
+
 TEST_F(JobTableTest, UserErrorsAndMemoryFailuresAreNotTriedAgain) {
   for (const v1::FailureCause cause : {v1::USER_ERROR, v1::INVALID_DATA, v1::DEVICE_OOM, v1::HOST_OOM,
                                        v1::PIN_FAILED, v1::CHECKPOINT_CORRUPT}) {

@@ -69,6 +69,7 @@ v1::Job JobToProto(const Job& job, const Progress& live) {
   progress.set_total_steps(job.spec.training().steps());
   progress.set_loss(live.loss);
   progress.set_tokens_per_second(live.tokens_per_second);
+  progress.set_nvme_written_bytes(live.nvme_written_bytes);
   SetTime(live.last_step_micros, [&] { return progress.mutable_last_step_time(); });
   const int64_t left = job.spec.training().steps() - live.step;
   const double tokens_per_step =
@@ -157,6 +158,7 @@ absl::StatusOr<Job> DecodeJob(const std::string& bytes) {
   job.progress.step = status.progress().step();
   job.progress.loss = status.progress().loss();
   job.progress.tokens_per_second = status.progress().tokens_per_second();
+  job.progress.nvme_written_bytes = status.progress().nvme_written_bytes();
   job.progress.last_step_micros = MicrosFromProto(status.progress().last_step_time());
   if (status.tasks_size() > 0) {
     job.progress.phase = status.tasks(0).phase();

@@ -1,5 +1,6 @@
 #include "worker/agent/machine.h"
 
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -51,7 +52,8 @@ void MeasureSpeeds(const AgentOptions& options, Machine* machine) {
   for (size_t i = 0; i < options.nvme_paths.size(); ++i)
     paths.push_back({options.nvme_paths[i], machine->nvme_weights[i]});
   absl::StatusOr<v1::MachineProfile> speeds =
-      LoadOrCalibrate(options.state_dir + "/calibration.json", paths, threads);
+      LoadOrCalibrate(options.state_dir + "/calibration.json", paths, threads,
+                      [](const std::string& warning) { spdlog::warn("{}", warning); });
   if (speeds.ok()) {
     *machine->capacity.mutable_machine() = *std::move(speeds);
   } else {

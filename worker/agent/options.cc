@@ -18,6 +18,7 @@
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "offload/store/nvme_store.h"
 #include "offload/store/store_layout.h"
 
 namespace strata {
@@ -100,8 +101,8 @@ absl::Status ResolveNvmePaths(AgentOptions* options) {
                                                    " paths: give one per --nvme-path, or none"));
   }
   for (const double weight : weights) {
-    if (!(weight > 0 && std::isfinite(weight)))
-      return FlagError("--nvme-weight", absl::StrCat(weight, " is not a positive number"));
+    if (!IsNvmeWeight(weight))
+      return FlagError("--nvme-weight", absl::StrCat(weight, " is not ", kNvmeWeightText));
   }
   return absl::OkStatus();
 }

@@ -57,7 +57,9 @@ TEST(AgentOptionsTest, TakesSeveralNvmePathsAndTheirWeights) {
                {std::vector<std::string>(9, "/a"), {}, "--nvme-path: given 9 times"},
                {{"/a", "/b"}, {1}, "--nvme-weight: given 1 times for 2 paths"},
                {{"/a"}, {0}, "--nvme-weight: 0 is not"},
-               {{"/a"}, {-1}, "--nvme-weight: -1 is not"}};
+               {{"/a"}, {-1}, "--nvme-weight: -1 is not"},
+               {{"/a"}, {1e-300}, "--nvme-weight: 1e-300 is not a number from 1e-6 to 1e6"},
+               {{"/a"}, {1e300}, "--nvme-weight: 1e+300 is not"}};
   for (const auto& c : cases) {
     AgentOptions bad = **options;
     bad.nvme_paths = c.paths;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "absl/time/time.h"
 #include "common/check.h"
 #include "common/clock.h"
+#include "common/seconds.h"
 #include "common/status.h"
 #include "worker/agent/leftovers.h"
 #include "worker/agent/text.h"
@@ -104,6 +106,7 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
     report_.set_attempt(key_.attempt);
     report_.set_rank(key_.rank);
     report_.set_phase("PREPARING");
+    report_.set_nvme_written_bytes(desired_.nvme_written_bytes());
   }
   commit_thread_ = Thread("task-commit", [this] { CommitLoop(); });
   thread_ = Thread("task", [this] { Run(); });
@@ -263,6 +266,7 @@ v1::TrainerTask Task::MakeTrainerTask() const {
   *task.mutable_resume() = desired_.resume();
   task.set_gpu(env_.gpu);
   task.set_why_no_gpu(env_.why_no_gpu);
+  task.set_nvme_written_bytes(desired_.nvme_written_bytes());
   return task;
 }
 
@@ -449,6 +453,10 @@ void Task::CountWear(const v1::TrainerMessage& message) {
     env_.wear->Add(env_.options->nvme_paths[i], written - written_bytes_[i]);
     written_bytes_[i] = std::max(written_bytes_[i], written);
   }
+  if (paths == 0) return;
+  MutexLock lock(mu_);
+  report_.set_nvme_written_bytes(
+      std::accumulate(written_bytes_.begin(), written_bytes_.end(), desired_.nvme_written_bytes()));
 }
 
 void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {
@@ -482,10 +490,10 @@ void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {
       terminated_ = true;
       return;
     case v1::TrainerMessage::kPlan:
-      spdlog::info(
-          "task {}: planned {} ms per step, bound by {}", key_.ToString(),
-          message.plan().step_time().seconds() * 1000 + message.plan().step_time().nanos() / 1'000'000,
-          message.plan().binding_lane());
+      spdlog::info("task {}: planned {} per step, bound by {}", key_.ToString(),
+                   FormatSeconds(static_cast<double>(message.plan().step_time().seconds()) +
+                                 message.plan().step_time().nanos() * 1e-9),
+                   message.plan().binding_lane());
       return;
     case v1::TrainerMessage::MESSAGE_NOT_SET:
       spdlog::warn("task {}: a message of a kind this worker does not know", key_.ToString());

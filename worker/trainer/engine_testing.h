@@ -273,6 +273,14 @@ inline const Setting kSettings[] = {
     {"one chunk per unit", [](v1::MemorySpec& m) { m.set_chunk(8 * kMiB); }},
 };
 
+inline const Setting& SettingNamed(const std::string& name) {
+  for (const Setting& setting : kSettings) {
+    if (setting.name == name) return setting;
+  }
+  ADD_FAILURE() << "there is no setting " << name;
+  return kSettings[0];
+}
+
 }  // namespace strata
 
 #endif  // WORKER_TRAINER_ENGINE_TESTING_H_

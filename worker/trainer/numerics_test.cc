@@ -275,7 +275,9 @@ TEST_P(MovingScaleTest, PlacementModeAndOverlapAreInvisible) {
   EXPECT_LE(skipped_, 10);
   ASSERT_FALSE(HasFailure());
   for (const v1::Mode mode : GetParam().others) {
-    for (const Setting& setting : {kSettings[0], kSettings[2], kSettings[12]}) {
+    for (const char* name :
+         {"all in device memory", "parameters and optimizer on NVMe", "recompute optimal"}) {
+      const Setting& setting = SettingNamed(name);
       v1::JobSpec spec = base;
       setting.set(*spec.mutable_memory());
       spec.mutable_memory()->set_mode(mode);

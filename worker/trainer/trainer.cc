@@ -89,6 +89,10 @@ int Trainer::Run() {
   v1::TrainerDone& done = *last.mutable_done();
   absl::Status status = RunTask(done);
   if (engine_ != nullptr) {
+    {
+      MutexLock lock(mu_);
+      runs_may_be_cancelled_ = false;
+    }
     absl::Status closed = engine_->Close();
     if (status.ok()) status = closed;
   }
@@ -126,13 +130,28 @@ void Trainer::Listen() {
       spdlog::error("trainer: the agent is gone, stopping: {}", status.ToString());
       _exit(kAgentGoneExitCode);
     }
-    if (message.has_want()) want_ = message.want();
+    if (message.has_want()) {
+      want_ = message.want();
+      // No checkpoint is wanted: nobody needs the step in progress, which may take long.
+      if (want_ == v1::DesiredTask::STOP) CancelRuns();
+    }
     if (message.has_committed()) {
       ++commits_answered_;
       if (!message.committed().ok()) commit_error_ = message.committed().error();
     }
     changed_.SignalAll();
   }
+}
+
+void Trainer::CancelRuns() {
+  if (!runs_may_be_cancelled_) return;
+  engine_->train().Cancel();
+  engine_->eval().Cancel();
+}
+
+bool Trainer::CancelWanted() {
+  MutexLock lock(mu_);
+  return want_ == v1::DesiredTask::STOP;
 }
 
 bool Trainer::StopWanted() {
@@ -161,6 +180,16 @@ void Trainer::SendPhase(const std::string& phase) {
 absl::Status Trainer::RunTask(v1::TrainerDone& done) {
   SendPhase("PREPARING");
   STRATA_RETURN_IF_ERROR(Prepare());
+  const absl::Status trained = TrainAndSave(done);
+  // What a stop cut off is no failure: what is committed already is all there is.
+  if (!(absl::IsCancelled(trained) && CancelWanted())) STRATA_RETURN_IF_ERROR(trained);
+  WriteTrace();
+  result_.set_train_loss(last_loss_);
+  *done.mutable_result() = result_;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::TrainAndSave(v1::TrainerDone& done) {
   STRATA_RETURN_IF_ERROR(LoadStates());
   STRATA_RETURN_IF_ERROR(TrainToEnd());
   std::optional<v1::DesiredTask::Want> want;
@@ -177,10 +206,7 @@ absl::Status Trainer::RunTask(v1::TrainerDone& done) {
     if (last_checkpoint_ != counters_.iterations) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
     STRATA_RETURN_IF_ERROR(WaitForCommit());
   }
-  WriteTrace();
-  result_.set_train_loss(last_loss_);
   done.set_finished(finished);
-  *done.mutable_result() = result_;
   return absl::OkStatus();
 }
 
@@ -223,6 +249,11 @@ absl::Status Trainer::Prepare() {
                                                    .nvme = NvmePathsOf(task_),
                                                    .owner = task_.job_uid(),
                                                    .accelerator = {accelerator_.get(), task_.why_no_gpu()}}));
+  {
+    MutexLock lock(mu_);
+    runs_may_be_cancelled_ = true;
+    if (want_ == v1::DesiredTask::STOP) CancelRuns();  // it came before there was anything to cancel
+  }
   v1::TrainerMessage plan;
   *plan.mutable_plan() = engine_->plan();
   (void)Send(plan);
@@ -298,6 +329,21 @@ absl::Status Trainer::Resume() {
   result_.set_checkpoint_path(opened.reader->path());
   spdlog::info("trainer: resumed from {} at step {}", opened.reader->path(), manifest.step);
   return absl::OkStatus();
+}
+
+std::string Trainer::NumericAdvice(double loss_scale) const {
+  const v1::TrainingSpec& training = task_.spec().training();
+  const std::string rest = absl::StrCat("lower training.optimizer.lr (now ", training.optimizer().lr(),
+                                        "), set training.grad_clip, or look at the data");
+  if (!training.has_loss_scale()) return absl::StrCat("Training diverges: ", rest);
+  if (loss_scale > training.loss_scale().min()) {
+    return absl::StrCat("The loss scale was still ", loss_scale,
+                        ": start lower with training.loss_scale.initial (now ",
+                        training.loss_scale().initial(),
+                        "), or raise training.max_skipped_steps; if that does not help, ", rest);
+  }
+  return absl::StrCat("The loss scale is at its training.loss_scale.min of ", loss_scale,
+                      ": lower that, use training.precision: bf16, or ", rest);
 }
 
 int64_t Trainer::StepsToNextEvent() const {
@@ -478,8 +524,8 @@ bool Trainer::OnStep(const StepResult& result) {
         WithCause(absl::FailedPreconditionError(absl::StrCat(
                       skipped_in_a_row_,
                       " steps in a row (training.max_skipped_steps) had a gradient that is not finite; ",
-                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor,
-                      ". Lower training.optimizer.lr or look at the data")),
+                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor, ". ",
+                      NumericAdvice(result.loss_scale))),
                   v1::NUMERIC);
   }
   if (task_.spec().training().report_state_hash()) {
@@ -499,14 +545,6 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   row.set_rank(task_.rank());
   row.set_step(result.step + 1);
   auto& values = *row.mutable_values();
-  const double seconds = static_cast<double>(result.wall_nanos) / 1e9;
-  values["loss"] = result.loss;
-  values["grad_norm"] = result.grad_norm;
-  values["lr"] = result.lr;
-  values["tokens"] = result.tokens;
-  values["tokens_per_s"] = seconds > 0 ? result.tokens / seconds : 0;
-  values["skipped"] = result.skipped ? 1 : 0;
-  if (task_.spec().training().has_loss_scale()) values["loss_scale"] = result.loss_scale;
   const auto high_water = engine_->HighWaterBytes(result);
   for (int tier = 0; tier < kTierCount; ++tier) {
     values[absl::StrCat(Name(static_cast<Tier>(tier)), "_peak_bytes")] =
@@ -515,7 +553,12 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
   const ProcessUsage usage = ReadProcessUsage();
   values["rss_bytes"] = static_cast<double>(usage.rss_bytes);
   values["rss_peak_bytes"] = static_cast<double>(usage.rss_peak_bytes);
-  VisitStepMetrics(plan, result, [&](const std::string& name, double value) { values[name] = value; });
+  const v1::MachineProfile& machine = engine_->plan().machine();
+  VisitStepMetrics(plan, result,
+                   {machine.nvme_read_bytes_per_second(), machine.nvme_write_bytes_per_second()},
+                   [&](const std::string& name, double value) { values[name] = value; });
+  if (const auto written = values.find("nvme_lifetime_written_bytes"); written != values.end())
+    written->second += static_cast<double>(task_.nvme_written_bytes());
   auto& texts = *row.mutable_texts();
   texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
   if (!state_hash.empty()) texts["state_hash"] = state_hash;

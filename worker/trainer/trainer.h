@@ -39,6 +39,7 @@ class Trainer : private StepSource {
 
  private:
   absl::Status RunTask(v1::TrainerDone& done);
+  absl::Status TrainAndSave(v1::TrainerDone& done);
   absl::Status Prepare();
   absl::Status OpenData();
   absl::Status LoadStates();
@@ -50,8 +51,12 @@ class Trainer : private StepSource {
   absl::Status FinishCheckpoint();
   absl::Status WaitForCommit();
   int64_t StepsToNextEvent() const;
+  // What to do about gradients that stay not finite; `loss_scale` is that of the last step.
+  std::string NumericAdvice(double loss_scale) const;
   void Listen();
   bool StopWanted() ABSL_LOCKS_EXCLUDED(mu_);
+  bool CancelWanted() ABSL_LOCKS_EXCLUDED(mu_);
+  void CancelRuns() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Adds what every message carries.
   absl::Status Send(v1::TrainerMessage& message);
   void SendPhase(const std::string& phase);
@@ -89,6 +94,7 @@ class Trainer : private StepSource {
   CondVar changed_;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the run is over: the agent's end of file is no accident
   std::optional<v1::DesiredTask::Want> want_ ABSL_GUARDED_BY(mu_);
+  bool runs_may_be_cancelled_ ABSL_GUARDED_BY(mu_) = false;  // the engine is there, and is not being closed
   int64_t commits_sent_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t commits_answered_ ABSL_GUARDED_BY(mu_) = 0;
   std::string commit_error_ ABSL_GUARDED_BY(mu_);
