@@ -116,13 +116,15 @@ absl::Status TryPolicies(const PlanRequest& request, const TierBytes& minimum, C
 constexpr double kModeGain = 0.01;
 
 // Modes that give the same bits, on the candidate's placement. Sync only adds waits. How often a job will
-// clip nobody knows, so speculative has to be worth it where every other step does.
-absl::Status TryModes(const PlanRequest& request, Candidate* best) {
+// clip nobody knows, so speculative has to be worth it where every other step does. It takes a slot more, for
+// which there must be room.
+absl::Status TryModes(const PlanRequest& request, const PlacementSearch& search, Candidate* best) {
   const auto expected = [](const ModeTrial& trial) { return (trial.seconds + trial.redo_seconds) / 2; };
   for (const Mode mode : {request.clip ? Mode::kForwardOverlap : Mode::kOverlap,
                           request.clip ? Mode::kSpeculative : Mode::kForwardOverlap}) {
     PlanChoice choice = best->choice;
     choice.mode = mode;
+    if (!PlacementSearch::Within(search.Peak(choice), request.budget)) continue;
     ModeTrial trial{mode, best->seconds, best->seconds};
     if (mode != best->choice.mode) {
       STRATA_ASSIGN_OR_RETURN(trial.seconds, Predict(request, choice));
@@ -133,7 +135,8 @@ absl::Status TryModes(const PlanRequest& request, Candidate* best) {
     }
     best->modes.push_back(trial);
   }
-  const bool other = expected(best->modes[1]) < (1 - kModeGain) * expected(best->modes[0]);
+  const bool other =
+      best->modes.size() > 1 && expected(best->modes[1]) < (1 - kModeGain) * expected(best->modes[0]);
   const ModeTrial& fastest = best->modes[other];
   best->start.mode = best->choice.mode = fastest.mode;
   best->seconds = fastest.seconds;
@@ -167,7 +170,7 @@ absl::StatusOr<Candidate> Choose(const PlanRequest& request, const PlacementSear
   STRATA_ASSIGN_OR_RETURN(Candidate best, Chooser(request, search, minimum).Choose(starts));
   if (!request.recompute.has_value() || request.recompute == Recompute::kOptimal)
     STRATA_RETURN_IF_ERROR(TryPolicies(request, minimum, &best));
-  if (!request.mode.has_value()) STRATA_RETURN_IF_ERROR(TryModes(request, &best));
+  if (!request.mode.has_value()) STRATA_RETURN_IF_ERROR(TryModes(request, search, &best));
   return best;
 }
 
