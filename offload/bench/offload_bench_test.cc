@@ -4,13 +4,17 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/fd.h"
 #include "gtest/gtest.h"
+#include "offload/io/io_engine.h"
 #include "offload/io/path_probe.h"
 #include "offload/plan/chunk_size.h"
 
@@ -75,6 +79,51 @@ class OffloadBenchTest : public ::testing::Test {
   std::string folder_;
   OffloadBenchOptions base_;
 };
+
+// Counts requests that were handed over and not taken back.
+class CountingEngine : public IoEngine {
+ public:
+  CountingEngine(std::unique_ptr<IoEngine> engine, std::atomic<size_t>& most)
+      : engine_(std::move(engine)), most_(most) {}
+
+  void Submit(std::span<const IoRequest> requests) override {
+    engine_->Submit(requests);
+    size_t most = most_;
+    while (most < outstanding() && !most_.compare_exchange_weak(most, outstanding())) {
+    }
+  }
+  void Poll(size_t min_completions, std::vector<IoCompletion>& out) override {
+    engine_->Poll(min_completions, out);
+  }
+  size_t outstanding() const override { return engine_->outstanding(); }
+  unsigned depth() const override { return engine_->depth(); }
+  absl::Status RegisterBuffer(std::span<std::byte> memory) override {
+    return engine_->RegisterBuffer(memory);
+  }
+  absl::Status RegisterFile(const IoFile& file) override { return engine_->RegisterFile(file); }
+  IoEngineReport report() const override { return engine_->report(); }
+
+ private:
+  const std::unique_ptr<IoEngine> engine_;
+  std::atomic<size_t>& most_;
+};
+
+// Chunks are smaller than a request, so a request is an operation.
+TEST_F(OffloadBenchTest, DepthIsHowManyOperationsALaneKeepsInFlight) {
+  for (const size_t depth : {1, 2, 4}) {
+    std::atomic<size_t> most = 0;
+    OffloadBenchOptions options = base_;
+    OnNvme(options);
+    options.state_hash = false;
+    options.request.prefetch_depth = static_cast<int>(depth);
+    options.engine.wrap_io_engine = [&most](std::unique_ptr<IoEngine> engine) {
+      return std::make_unique<CountingEngine>(std::move(engine), most);
+    };
+    const auto report = Run(options);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(most, depth);
+  }
+}
 
 TEST_F(OffloadBenchTest, EverySettingGivesTheSameStatesAtEveryStep) {
   const std::string expected = Bits(base_);

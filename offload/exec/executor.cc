@@ -12,10 +12,6 @@ namespace strata {
 namespace {
 
 constexpr std::chrono::seconds kWaitSlice(60);
-// Operations of an NVMe lane in flight. Two keep the disk busy across the end of one; more help where they
-// are small.
-constexpr size_t kNvmeWindow = 4;
-
 // Whether two operations touch the same bytes, and one of them changes them.
 bool Conflict(const Op& a, const Op& b) {
   for (const Operand& x : a.operands) {
@@ -341,7 +337,8 @@ absl::Status Executor::RunNvmeLaneStep(int lane, int64_t step, bool& stopped) {
 bool Executor::MayBegin(int32_t index, int64_t step, const std::deque<Span>& in_flight) {
   if (in_flight.empty()) return true;
   const Op& op = plan_.ops[index];
-  if (in_flight.size() == kNvmeWindow || op.speculation == Speculation::kRedo) return false;
+  if (std::ssize(in_flight) == plan_.lanes[op.lane].window || op.speculation == Speculation::kRedo)
+    return false;
   for (const Span& span : in_flight) {
     if (Conflict(op, plan_.ops[span.op])) return false;
   }

@@ -14,6 +14,7 @@
 #include "offload/plan/operands.h"
 #include "offload/plan/slot_pool.h"
 #include "offload/plan/slot_table.h"
+#include "offload/plan/update_order.h"
 #include "offload/store/store_layout.h"
 
 namespace strata {
@@ -49,26 +50,32 @@ class Builder {
         activation_(table_.activation, ContentKind::kActivation),
         saved_(table_.saved, ContentKind::kSaved),
         saved_rest_(table_.saved_rest, ContentKind::kSavedRest),
-        record_(table_.record),
-        params_out_(table_.params_out),
         accumulated_chunk_(table_.accumulated_chunk),
-        contributions_(layout.units.size(), 0) {
+        contributions_(layout.units.size(), 0),
+        assumed_(train_ ? UpdatedBeforeClip(layout, facts_.first_use_order, choice)
+                        : std::vector<bool>(layout.units.size())) {
     plan_.kind = kind;
     plan_.mode = choice.mode;
     plan_.compute_dtype = layout.compute_dtype;
     plan_.micro_batches = train_ ? choice.micro_batches : 1;
     plan_.clip = choice.clip;
-    lanes_ = MakeLanes(choice, table_, kind, &plan_.lanes);
+    redoes_ = std::find(assumed_.begin(), assumed_.end(), true) != assumed_.end();
+    DivideSlots(table_.record, &record_, &redo_record_);
+    DivideSlots(table_.params_out, &params_out_, &redo_params_out_);
+    lanes_ = MakeLanes(choice, table_, kind, redoes_, &plan_.lanes);
   }
 
   StepPlan Build() {
     for (int mb = 0; mb < plan_.micro_batches; ++mb) MicroBatch(mb);
     if (train_) {
       Clip();
+      // What redoes nothing must not stand between those that do something: it waits for their slots.
+      for (const int u : facts_.first_use_order) {
+        if (assumed_[u]) Update(u, Speculation::kRedo);
+      }
       // Forward order, so that the next step's first blocks can start first.
       for (const int u : facts_.first_use_order) {
-        if (plan_.mode == Mode::kDelayed) continue;  // updated under the backward pass already
-        Update(u, Assumes(u) ? Speculation::kRedo : Speculation::kNone);
+        if (!assumed_[u] && plan_.mode != Mode::kDelayed) Update(u, Speculation::kNone);
       }
     }
     Commit();
@@ -83,6 +90,14 @@ class Builder {
   }
 
  private:
+  // The first is for what is done again, unless it is the only one. (It is seldom touched: the others are the
+  // highest bytes.)
+  void DivideSlots(const SlotTable::Pool& slots, SlotPool* pool, SlotPool* redo) const {
+    const bool divide = redoes_ && slots.size() > 1;
+    *pool = SlotPool({slots.begin() + (divide ? 1 : 0), slots.end()});
+    if (redoes_) *redo = SlotPool(divide ? SlotTable::Pool{slots[0]} : slots);
+  }
+
   // ---- Operations and operands
 
   int32_t Emit(OpKind kind, int32_t lane, std::vector<Operand> operands, int block = -1, int unit = -1,
@@ -507,7 +522,7 @@ class Builder {
         Emit(OpKind::kNorm, lane, {R(sum, 0, AccBytes(u), Accumulated(u, -1, contributions_[u]))}, -1, u));
     plan_.ops.back().bytes = AccBytes(u);
     host_sums_[facts_.unit_class[u]].Release(sum, true);
-    if (Assumes(u)) Update(u, Speculation::kAssumed);
+    if (assumed_[u]) Update(u, Speculation::kAssumed);
     if (plan_.mode == Mode::kDelayed) HandOver(u, lane);
   }
 
@@ -522,22 +537,16 @@ class Builder {
 
   void Clip() { marks_.clip = Emit(OpKind::kClip, lanes_.cpu, {}); }
 
-  // Updated before CLIP, which only a record with versions survives: on NVMe the version before is there
-  // until COMMIT. Records in memory are updated in place and cost no I/O, so they wait.
-  bool Assumes(int u) const {
-    return (plan_.mode == Mode::kOverlap || plan_.mode == Mode::kSpeculative) &&
-           choice_.units[u].record == Tier::kNvme;
-  }
-
   // ---- Optimizer
 
   void Update(int u, Speculation speculation) {
     const size_t first = plan_.ops.size();
-    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) UpdateChunk(u, k);
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k)
+      UpdateChunk(u, k, speculation == Speculation::kRedo);
     for (size_t i = first; i < plan_.ops.size(); ++i) plan_.ops[i].speculation = speculation;
   }
 
-  void UpdateChunk(int u, int k) {
+  void UpdateChunk(int u, int k, bool redo) {
     const PlanChoice::UnitHome& at = choice_.units[u];
     const ChunkHome& home = table_.homes[u][k];
     const bool on_device = at.record == Tier::kDevice;
@@ -545,17 +554,19 @@ class Builder {
     const int64_t record_bytes = n * kRecordBytesPerElement;
     const int64_t params_bytes = n * facts_.param_size;
 
+    SlotPool& record = redo ? redo_record_ : record_;
+    SlotPool& params_out = redo ? redo_params_out_ : params_out_;
     int32_t record_slot = home.record_slot;
-    NvmeLanes lanes;
+    NvmeLanes lanes = lanes_.redo;
     if (at.record == Tier::kNvme) {
-      lanes = lanes_.records[records_ % lanes_.records.size()];
-      record_slot = record_.Acquire(SlotPool::kNothing);
+      if (!redo) lanes = lanes_.records[records_++ % lanes_.records.size()];
+      record_slot = record.Acquire(SlotPool::kNothing);
       EmitCopy(OpKind::kRead, lanes.read, R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
                W(record_slot, 0, Stored(record_bytes), Record(u, k, 0)), -1, u, k, -1);
     }
     const Operand gradient = GradientOfChunk(u, k, on_device);
     const bool staged = !on_device && at.params != Tier::kHost;
-    const int32_t params_slot = staged ? params_out_.Acquire(SlotPool::kNothing) : home.params_slot;
+    const int32_t params_slot = staged ? params_out.Acquire(SlotPool::kNothing) : home.params_slot;
     const Operand params = W(params_slot, staged ? 0 : home.params_offset, params_bytes, Params(u, k, 1));
     marks_.updates.push_back(Emit(
         OpKind::kUpdate, on_device ? lanes_.compute : lanes_.cpu,
@@ -567,18 +578,18 @@ class Builder {
     if (at.record == Tier::kNvme) {
       EmitCopy(OpKind::kWrite, lanes.write, R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
                W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1);
-      record_.Release(record_slot, false);
-      ++records_;
+      record.Release(record_slot, false);
     }
     if (!staged) return;
     if (at.params == Tier::kNvme) {
-      EmitCopy(OpKind::kWrite, lanes_.params.write, R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
+      EmitCopy(OpKind::kWrite, redo ? lanes_.redo.write : lanes_.params.write,
+               R(params_slot, 0, Stored(params_bytes), Params(u, k, 1)),
                W(home.params_slot, 0, Stored(params_bytes), Params(u, k, 1)), -1, u, k, -1);
     } else {
       EmitCopy(OpKind::kH2D, lanes_.home, R(params_slot, 0, params_bytes, Params(u, k, 1)),
                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u, k, -1);
     }
-    params_out_.Release(params_slot, false);
+    params_out.Release(params_slot, false);
   }
 
   // The chunk's part of the sum to update with, where the optimizer runs.
@@ -614,13 +625,15 @@ class Builder {
   SlotPool host_batch_, device_batch_;
   std::vector<SlotPool> host_params_, device_params_, host_grads_, host_sums_, device_grads_;  // by class
   Held activation_, saved_, saved_rest_;
-  SlotPool record_, params_out_, accumulated_chunk_;
+  SlotPool record_, params_out_, redo_record_, redo_params_out_, accumulated_chunk_;
   StepPlan plan_;
   LaneSet lanes_;
   StepMarks marks_;
 
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch
   std::vector<int64_t> contributions_;  // by unit, so far
+  const std::vector<bool> assumed_;     // by unit: updated before CLIP
+  bool redoes_ = false;                 // some are
   size_t records_ = 0;                  // NVMe records updated so far
 };
 

@@ -203,6 +203,50 @@ TEST(BuilderTest, SumsAreWrittenOnlyToMakeRoom) {
   EXPECT_TRUE(written(6, 3).empty());
 }
 
+TEST(BuilderTest, DepthIsTheWindowOfNvmeLanes) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kNvme, Tier::kNvme, Tier::kNvme, true);
+  for (const auto& [depth, window] : {std::pair{1, 1}, std::pair{3, 3}, std::pair{9, 4}}) {
+    choice.prefetch_depth = depth;
+    const absl::StatusOr<BuiltPlans> plans = BuildPlans(layout, choice);
+    ASSERT_TRUE(plans.ok()) << plans.status();
+    for (const StepPlan* plan : {&plans->train, &plans->eval}) {
+      for (const Lane& lane : plan->lanes) {
+        const bool nvme = lane.kind == LaneKind::kNvmeRead || lane.kind == LaneKind::kNvmeWrite;
+        EXPECT_EQ(lane.window, nvme ? window : 1) << Name(lane.kind) << ", depth " << depth;
+      }
+    }
+  }
+}
+
+// It waits for CLIP and would hold up what does not.
+TEST(BuilderTest, WhatIsDoneAgainHasLanesAndSlotsOfItsOwn) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 6});
+  PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+  for (const int io_threads : {1, 3}) {
+    choice.io_threads = io_threads;
+    choice.mode = Mode::kOverlap;
+    const absl::StatusOr<BuiltPlans> overlap = BuildPlans(layout, choice);
+    choice.mode = Mode::kForwardOverlap;
+    const absl::StatusOr<BuiltPlans> other = BuildPlans(layout, choice);
+    ASSERT_TRUE(overlap.ok() && other.ok()) << overlap.status() << other.status();
+    const StepPlan& plan = overlap->train;
+    EXPECT_EQ(plan.lanes.size(), other->train.lanes.size() + 2);
+    std::vector<int> redo(plan.lanes.size()), rest(plan.lanes.size());
+    std::set<int32_t> redo_slots, slots;
+    for (const Op& op : plan.ops) {
+      if (op.kind != OpKind::kRead && op.kind != OpKind::kWrite) continue;
+      ++(op.speculation == Speculation::kRedo ? redo : rest)[op.lane];
+      (op.speculation == Speculation::kRedo ? redo_slots : slots)
+          .insert(op.operands[op.kind == OpKind::kRead ? 1 : 0].slot);
+    }
+    for (const int32_t slot : redo_slots) EXPECT_EQ(slots.count(slot), 0u) << plan.slots[slot].name;
+    EXPECT_EQ(redo_slots.size(), 2u);  // a record's and one of parameters
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) EXPECT_EQ(redo[lane] * rest[lane], 0) << lane;
+    EXPECT_GT(*std::max_element(redo.begin(), redo.end()), 0);
+  }
+}
+
 TEST(BuilderTest, CombinationsThatDoNotExistNameTheFieldAndTheRemedy) {
   const ModelLayout layout = MakeTestLayout(TestShape{});
   PlanChoice choice = UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kDevice, Tier::kHost, false);

@@ -125,11 +125,14 @@ absl::StatusOr<Candidate> InMode(const PlanRequest& request, const PlacementSear
     other.start.mode = mode;
     other.start.prefetch_depth = depth;
     other.choice.mode = mode;
+    // A mode may take a slot more than another.
+    if (!PlacementSearch::Within(search.Peak(other.start), request.budget)) continue;
     if (depth != best.choice.prefetch_depth) {
-      if (!PlacementSearch::Within(search.Peak(other.start), request.budget)) continue;
       other.choice = search.Fill(other.start, other.order, request.budget);
-      if (!PlacementSearch::Within(minimum, search.Peak(other.choice))) continue;
+    } else if (!PlacementSearch::Within(search.Peak(other.choice), request.budget)) {
+      continue;
     }
+    if (!PlacementSearch::Within(minimum, search.Peak(other.choice))) continue;
     STRATA_ASSIGN_OR_RETURN(other.seconds, Predict(request, other.choice));
     if (other.seconds < found.seconds) found = std::move(other);
   }
@@ -142,12 +145,13 @@ absl::Status TryModes(const PlanRequest& request, const PlacementSearch& search,
                       Candidate* best) {
   const Mode mode = request.clip ? Mode::kSpeculative : Mode::kForwardOverlap;
   STRATA_ASSIGN_OR_RETURN(Candidate other, InMode(request, search, minimum, *best, mode));
+  best->modes = {{best->choice.mode, best->seconds, best->seconds}};
+  if (other.seconds == std::numeric_limits<double>::infinity()) return absl::OkStatus();
   double redo_seconds = other.seconds;
   if (mode == Mode::kSpeculative) {
     STRATA_ASSIGN_OR_RETURN(redo_seconds, Predict(request, other.choice, /*redo=*/true));
   }
-  const std::vector<ModeTrial> trials = {{best->choice.mode, best->seconds, best->seconds},
-                                         {mode, other.seconds, redo_seconds}};
+  const std::vector<ModeTrial> trials = {best->modes.front(), {mode, other.seconds, redo_seconds}};
   if ((other.seconds + redo_seconds) / 2 < (1 - kModeGain) * best->seconds) *best = std::move(other);
   best->modes = trials;
   return absl::OkStatus();

@@ -5,23 +5,29 @@
 namespace strata {
 namespace {
 
-int32_t AddLane(LaneKind kind, std::vector<Lane>* lanes) {
+// Operations of an NVMe lane in flight. Two keep the disk busy across the end of one; more help where they
+// are small.
+constexpr int kNvmeWindowMax = 4;
+
+int32_t AddLane(LaneKind kind, std::vector<Lane>* lanes, int32_t window = 1) {
   int32_t index = 0;
   for (const Lane& lane : *lanes) index += lane.kind == kind;
-  lanes->push_back(Lane{kind, index});
+  lanes->push_back(Lane{kind, index, window});
   return static_cast<int32_t>(lanes->size() - 1);
 }
 
-NvmeLanes AddNvmeLanes(std::vector<Lane>* lanes) {
+NvmeLanes AddNvmeLanes(const PlanChoice& choice, std::vector<Lane>* lanes) {
+  const int32_t window = std::min(choice.prefetch_depth, kNvmeWindowMax);
   NvmeLanes added;
-  added.read = AddLane(LaneKind::kNvmeRead, lanes);
-  added.write = AddLane(LaneKind::kNvmeWrite, lanes);
+  added.read = AddLane(LaneKind::kNvmeRead, lanes, window);
+  added.write = AddLane(LaneKind::kNvmeWrite, lanes, window);
   return added;
 }
 
 }  // namespace
 
-LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, std::vector<Lane>* lanes) {
+LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, bool redoes,
+                  std::vector<Lane>* lanes) {
   const bool train = kind == PlanKind::kTrain;
   LaneSet set;
   set.batch = AddLane(LaneKind::kControl, lanes);
@@ -41,20 +47,18 @@ LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kin
     for (const int32_t item : of->item) held |= item >= 0;
   }
   if (home) set.home = AddLane(LaneKind::kH2D, lanes);
-  if (choice.io_threads == 1) {
-    if (!params && !records && !held && !sums) return set;
-    const NvmeLanes all = AddNvmeLanes(lanes);
+  if (choice.io_threads == 1 && (params || records || held || sums)) {
+    const NvmeLanes all = AddNvmeLanes(choice, lanes);
     set.params = set.held = set.sums = all;
     set.records = {all};
-    return set;
-  }
-  if (params) set.params = AddNvmeLanes(lanes);
-  if (records) {
+  } else {
+    if (params) set.params = AddNvmeLanes(choice, lanes);
     const int count = std::max(1, choice.io_threads - static_cast<int>(params) - held - sums);
-    for (int i = 0; i < count; ++i) set.records.push_back(AddNvmeLanes(lanes));
+    for (int i = 0; records && i < count; ++i) set.records.push_back(AddNvmeLanes(choice, lanes));
+    if (held) set.held = AddNvmeLanes(choice, lanes);
+    if (sums) set.sums = AddNvmeLanes(choice, lanes);
   }
-  if (held) set.held = AddNvmeLanes(lanes);
-  if (sums) set.sums = AddNvmeLanes(lanes);
+  if (redoes) set.redo = AddNvmeLanes(choice, lanes);
   return set;
 }
 

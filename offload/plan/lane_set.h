@@ -26,10 +26,14 @@ struct LaneSet {
   // other lanes, one chunk after the other.
   NvmeLanes params, held, sums;
   std::vector<NvmeLanes> records;
+  // What may have to be done again has lanes of its own in any case: operations that wait for CLIP and then
+  // seldom do anything must not stand before those that do.
+  NvmeLanes redo;
 };
 
-// Appends them to `lanes`. `table` is that of the choice.
-LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, std::vector<Lane>* lanes);
+// Appends them to `lanes`. `table` is that of the choice; `redoes`: units are updated before CLIP.
+LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, bool redoes,
+                  std::vector<Lane>* lanes);
 
 }  // namespace strata
 

@@ -109,6 +109,7 @@ class Run {
     bool running = false;
     double left = 0;  // of the running operation: seconds alone
     double speed = 1;
+    bool satisfied = false;  // DivideFairly: gets what it asks for
   };
 
   void Start(size_t l) {
@@ -129,29 +130,65 @@ class Run {
     if (lane.step == steps_ - 1 && record_.first_start[l] < 0) record_.first_start[l] = now_;
   }
 
+  const OpCost& CostOfRunning(const LaneRun& lane) const { return costs_[lane.ops[lane.next]]; }
+
+  // Lowers speeds until what runs asks for no more of the resource than there is.
+  void DivideFairly(int resource) {
+    double load = 0;
+    for (LaneRun& lane : lanes_) {
+      lane.satisfied = false;
+      if (lane.running) load += CostOfRunning(lane).share[resource] * lane.speed;
+    }
+    if (load <= 1) return;
+    const bool by_thread = resource == static_cast<int>(SharedResource::kCores);
+    const auto weight = [&](const LaneRun& lane) { return by_thread ? CostOfRunning(lane).threads : 1.0; };
+    // The level rises as those who ask for less than it are left alone, until nobody else is.
+    double level = 0;
+    for (bool settled = false; !settled;) {
+      settled = true;
+      double left = 1, weights = 0;
+      for (const LaneRun& lane : lanes_) {
+        if (!lane.running) continue;
+        const double share = CostOfRunning(lane).share[resource];
+        if (share <= 0) continue;
+        if (lane.satisfied) {
+          left -= share * lane.speed;
+        } else {
+          weights += weight(lane);
+        }
+      }
+      if (weights <= 0) return;  // rounding: all ask for exactly their parts
+      level = left / weights;
+      for (LaneRun& lane : lanes_) {
+        if (!lane.running || lane.satisfied) continue;
+        const double share = CostOfRunning(lane).share[resource];
+        if (share <= 0 || share * lane.speed > level * weight(lane)) continue;
+        lane.satisfied = true;
+        settled = false;
+      }
+    }
+    for (LaneRun& lane : lanes_) {
+      if (!lane.running || lane.satisfied) continue;
+      const double share = CostOfRunning(lane).share[resource];
+      if (share > 0) lane.speed = level * weight(lane) / share;
+    }
+  }
+
   // To the next end of an operation. False: nothing runs.
   bool Advance() {
-    std::array<double, kSharedResourceCount> load{};
     bool any = false;
-    for (const LaneRun& lane : lanes_) {
-      if (!lane.running) continue;
-      any = true;
-      const OpCost& cost = costs_[lane.ops[lane.next]];
-      for (int r = 0; r < kSharedResourceCount; ++r) load[r] += cost.share[r];
+    for (LaneRun& lane : lanes_) {
+      any |= lane.running;
+      lane.speed = 1;
     }
     if (!any) return false;
+    for (int r = 0; r < kSharedResourceCount; ++r) DivideFairly(r);
     double step = std::numeric_limits<double>::infinity();
     bool computing = false, transferring = false;
     for (size_t l = 0; l < lanes_.size(); ++l) {
-      LaneRun& lane = lanes_[l];
+      const LaneRun& lane = lanes_[l];
       if (!lane.running) continue;
-      const OpCost& cost = costs_[lane.ops[lane.next]];
-      double slowest = 1;
-      for (int r = 0; r < kSharedResourceCount; ++r) {
-        if (cost.share[r] > 0) slowest = std::max(slowest, load[r]);
-      }
-      lane.speed = 1 / slowest;
-      step = std::min(step, lane.left * slowest);
+      step = std::min(step, lane.left / lane.speed);
       computing |= plan_.lanes[l].kind == LaneKind::kCompute;
       transferring |= IsTransfer(plan_.lanes[l].kind);
     }
@@ -273,6 +310,7 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
       // Of the saved rest alone: what RestSeconds says.
       const bool rest_only = op.kind == OpKind::kRecompute && op.operands[0].access == Access::kRead;
       cores = profile.threads;
+      cost.threads = profile.threads;
       if (rest_only) {
         work = RestSeconds(block, profile.rates(plan.compute_dtype));
         touched = static_cast<double>(block.saved_bytes + block.saved_rest_bytes);
@@ -289,6 +327,7 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
       work = StateSeconds(plan, op, profile);
       touched = bytes;
       cores = profile.threads;
+      cost.threads = profile.threads;
       break;
     case OpKind::kBatch:
     case OpKind::kClip:

@@ -4,8 +4,10 @@
 // Rules are the executor's: a lane runs its operations in program order, an operation starts when its lane is
 // free and its dependencies have ended, and a lane begins step t only when every lane has finished step
 // t - 2. What takes time is the machine's (MachineProfile): an operation alone takes OpCost::seconds, and
-// operations that run at the same time slow each other down where they share the NVMe device, cores or DRAM:
-// a resource that is asked for k times what it has runs everything that uses it k times slower.
+// operations that run at the same time slow each other down where they share the NVMe device, cores or DRAM.
+// A resource that is asked for more than it has is divided fairly: who asks for less than an equal part (of
+// cores: for each of its threads) gets that, the others divide the rest. An operation that is slowed down
+// by one resource asks for as much less of the others.
 //
 // What follows (simulator_test):
 //  - no step is faster than its busiest lane or resource, the *bound*;
@@ -35,6 +37,7 @@ const char* Name(SharedResource resource);
 struct OpCost {
   double seconds = 0;
   std::array<double, kSharedResourceCount> share{};  // of each resource while it runs: 0..1
+  double threads = 1;                                // that ask for cores
 };
 // A block's passes, and of the forward pass what makes its second saved area again.
 double ForwardSeconds(const Block& block, const ComputeRates& rates);

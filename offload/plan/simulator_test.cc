@@ -196,6 +196,31 @@ TEST(SimulatorTest, WhatLanesShareSlowsThemDown) {
   EXPECT_GT(SimulateCase(c, cores).step_seconds, many);
 }
 
+// Transfers need little of a core: they get it however many operations compute.
+TEST(SimulatorTest, WhoAsksForLittleOfAResourceGetsIt) {
+  Case c = Build(Mode::kForwardOverlap, 4);
+  c.choice.io_threads = 1;
+  absl::StatusOr<StepPlan> plan = BuildPlan(c.layout, c.choice, PlanKind::kTrain);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  c.plan = *std::move(plan);
+  MachineProfile profile;
+  profile.threads = profile.cores = 1;
+  profile.nvme_cores = 0.1;
+  profile.nvme_mixed_bytes_per_second =
+      profile.nvme_read_bytes_per_second + profile.nvme_write_bytes_per_second;
+  profile.bf16.forward_gemm = profile.bf16.backward_gemm = {{1, 1e9}};
+  profile.adamw_seconds_per_parameter = 1e-7;
+  const Simulation s = SimulateCase(c, profile);
+  double work = 0;
+  for (const LaneEstimate& lane : s.lanes) {
+    const bool nvme = lane.lane.kind == LaneKind::kNvmeRead || lane.lane.kind == LaneKind::kNvmeWrite;
+    if (nvme) EXPECT_NEAR(lane.busy_seconds, lane.alone_seconds, 1e-9 * lane.alone_seconds);
+    if (lane.lane.kind == LaneKind::kCompute || lane.lane.kind == LaneKind::kCpu) work += lane.alone_seconds;
+  }
+  // One core: the lanes that compute take turns, and the transfers' part comes on top.
+  EXPECT_GT(s.step_seconds, work);
+}
+
 TEST(SimulatorTest, WaitsForTransfersAreExposed) {
   MachineProfile slow;
   slow.nvme_read_bytes_per_second = slow.nvme_write_bytes_per_second = 1e8;

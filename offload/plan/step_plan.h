@@ -175,6 +175,9 @@ struct Slot {
 struct Lane {
   LaneKind kind = LaneKind::kControl;
   int32_t index = 0;  // among lanes of one kind
+  // Operations in flight at a time, begun and ended in order: at least 1, and 1 but on NVMe lanes. One that
+  // touches what one in flight changes waits for its end.
+  int32_t window = 1;
 };
 
 // One piece of a unit's flat range: [begin, end) elements. Chunks of a unit are in order and cover it.
@@ -196,6 +199,8 @@ struct ChunkHome {
 enum class PlanKind : uint8_t { kTrain, kEval };
 enum class Mode : uint8_t { kSync, kOverlap, kForwardOverlap, kSpeculative, kDelayed };
 const char* Name(Mode mode);
+// Units may be updated before CLIP.
+inline bool MayAssume(Mode mode) { return mode == Mode::kOverlap || mode == Mode::kSpeculative; }
 
 struct StepPlan {
   PlanKind kind = PlanKind::kTrain;

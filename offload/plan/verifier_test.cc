@@ -430,6 +430,39 @@ TEST(VerifierTest, AWriteThatNobodyReadsIsAFinding) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
+TEST(VerifierTest, OperandsOfAnOperationAreApart) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  StepPlan plan =
+      Build(layout, UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kHost, Tier::kHost, false));
+  for (Op& op : plan.ops) {
+    if (op.kind != OpKind::kForward || op.block != 1) continue;
+    op.operands[1].slot = op.operands[3].slot;  // the saved rest into the output
+    break;
+  }
+  const std::string message(VerifyPlan(plan).message());
+  for (const char* part : {"FORWARD", "saved-rest", "activation", "overlap"})
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+}
+
+TEST(VerifierTest, OnlyNvmeLanesHaveAWindow) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  const StepPlan sound =
+      Build(layout, UniformChoice(layout, Tier::kHost, Tier::kHost, Tier::kNvme, Tier::kHost, false));
+  for (size_t lane = 0; lane < sound.lanes.size(); ++lane) {
+    const LaneKind kind = sound.lanes[lane].kind;
+    const bool nvme = kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite;
+    for (const int window : {0, 2}) {
+      StepPlan plan = sound;
+      plan.lanes[lane].window = window;
+      const absl::Status status = VerifyPlan(plan);
+      EXPECT_EQ(status.ok(), nvme && window == 2) << status;
+      if (!status.ok()) {
+        EXPECT_NE(status.message().find("in flight"), std::string::npos) << status;
+      }
+    }
+  }
+}
+
 TEST(VerifierTest, BudgetsAreHard) {
   const ModelLayout layout = MakeTestLayout(TestShape{});
   const StepPlan plan =

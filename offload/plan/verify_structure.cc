@@ -48,6 +48,15 @@ absl::Status CheckSlots(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLanes(const StepPlan& plan) {
+  for (const Lane& lane : plan.lanes) {
+    const bool nvme = lane.kind == LaneKind::kNvmeRead || lane.kind == LaneKind::kNvmeWrite;
+    if (lane.window < 1 || (lane.window > 1 && !nvme))
+      return Wrong(DescribeLane(lane), ": ", lane.window, " operations in flight");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckHome(const StepPlan& plan, size_t unit, size_t chunk, const char* what, int32_t slot,
                        int64_t offset, int64_t bytes) {
   if (slot < 0 || slot >= static_cast<int32_t>(plan.slots.size()))
@@ -145,6 +154,21 @@ absl::Status CheckContent(const StepPlan& plan, const BlockSizes& sizes, int32_t
   return CheckSize(plan, op, operand, content, end - begin);
 }
 
+// What an operation writes is nothing else that it uses.
+absl::Status CheckOperandsApart(const StepPlan& plan, int32_t op) {
+  const std::vector<Operand>& operands = plan.ops[op].operands;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Operand &a = operands[j], &b = operands[i];
+      if (a.slot != b.slot || (a.access == Access::kRead && b.access == Access::kRead)) continue;
+      if (a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes)
+        return Wrong(DescribeOp(plan, op), ": ", Describe(a.content), " and ", Describe(b.content),
+                     " overlap in ", DescribeSlot(plan, a.slot));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOps(const StepPlan& plan) {
   const int32_t ops = static_cast<int32_t>(plan.ops.size());
   const BlockSizes sizes(plan);
@@ -165,6 +189,7 @@ absl::Status CheckOps(const StepPlan& plan) {
       if (operand.access == Access::kReadWrite)
         STRATA_RETURN_IF_ERROR(CheckContent(plan, sizes, i, operand, operand.before));
     }
+    STRATA_RETURN_IF_ERROR(CheckOperandsApart(plan, i));
     for (const Dependency& on : op.dependencies) {
       if (on.op < 0 || on.op >= ops || on.distance < 0 || on.distance > 1)
         return Wrong(DescribeOp(plan, i), " waits for op ", on.op, " at distance ", on.distance,
@@ -181,6 +206,7 @@ absl::Status CheckOps(const StepPlan& plan) {
 
 absl::Status CheckStructure(const StepPlan& plan) {
   STRATA_RETURN_IF_ERROR(CheckSlots(plan));
+  STRATA_RETURN_IF_ERROR(CheckLanes(plan));
   STRATA_RETURN_IF_ERROR(CheckChunks(plan));
   STRATA_RETURN_IF_ERROR(CheckPending(plan));
   STRATA_RETURN_IF_ERROR(CheckStateStaging(plan));

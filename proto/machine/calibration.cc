@@ -14,7 +14,7 @@
 namespace strata {
 namespace {
 
-constexpr int kCacheVersion = 1;  // grows when what is measured changes
+constexpr int kCacheVersion = 2;  // grows when what is measured changes
 constexpr int64_t kCacheMaxBytes = 1 << 20;
 
 bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {

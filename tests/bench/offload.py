@@ -3,14 +3,15 @@
 
   stream    the optimizer stream against fio (io_uring, O_DIRECT, 1 MiB, depth 32, huge pages, reads and writes mixed), in turn;
             bytes that the kernel counts against 24 B for each parameter whose record is on NVMe
-  overlap   compute about equal to I/O: step against busiest lane; depth 1 against depth 4
+  overlap   compute about equal to I/O, 28 M parameters, the disk held to --throttle (as root): step against busiest lane;
+            depth 1 against depth 4
   half      records all on NVMe against half of them in host memory
   estimate  the plan against the run on ten configurations: peaks, bytes, step time
 
 Prints every command before its figures; the last line of each part says whether its limits hold, and the exit code is 1
 when one does not. Wants a quiet machine: disks and cores that others use make step times mean nothing.
 
-usage: offload.py [PART ...] [--params 200M] [--steps 6] [--rounds 3] [--path DIR]      (programs: $STRATA_BIN, a bazel-bin folder)
+usage: offload.py [PART ...] [--params 200M] [--steps 6] [--rounds 3] [--throttle 80] [--path DIR]      (programs: $STRATA_BIN, a bazel-bin folder)
 """
 import argparse
 import json
@@ -33,18 +34,56 @@ def check(ok, text):
         failures.append(text)
 
 
+class Throttle:
+    """A disk of a stated speed each way: a group of the kernel's block I/O controller that commands are started in.
+
+    The controller gives who was idle a tenth of a second's bytes at once: operations must be several times as large."""
+
+    def __init__(self, folder, mib_per_s):
+        disk = os.stat(folder).st_dev
+        device = f"{os.major(disk)}:{os.minor(disk)}"
+        if os.path.exists(f"/sys/dev/block/{device}/partition"):
+            with open(f"/sys/dev/block/{device}/../dev", encoding="ascii") as file:
+                device = file.read().strip()
+        limit = mib_per_s << 20
+        name = f"strata-bench-{os.getpid()}"
+        if os.path.exists("/sys/fs/cgroup/blkio"):
+            self.group = f"/sys/fs/cgroup/blkio/{name}"
+            rules = {f"blkio.throttle.{verb}_bps_device": f"{device} {limit}" for verb in ("read", "write")}
+        else:
+            self.group = f"/sys/fs/cgroup/{name}"
+            rules = {"io.max": f"{device} rbps={limit} wbps={limit}"}
+        os.mkdir(self.group)
+        try:
+            for file, rule in rules.items():
+                with open(os.path.join(self.group, file), "w", encoding="ascii") as to:
+                    to.write(rule)
+        except OSError:
+            self.close()
+            raise
+
+    def enter(self):
+        with open(os.path.join(self.group, "cgroup.procs"), "w", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+
+    def close(self):
+        os.rmdir(self.group)
+
+
 class Bench:
     def __init__(self, arguments, folder):
         self.arguments = arguments
         self.folder = folder
+        self.throttle = None
 
-    def run(self, *flags, params=None, steps=None, quiet=False):
+    def run(self, *flags, params=None, layers=12, steps=None, quiet=False):
         command = [f"{os.environ['STRATA_BIN']}/client/strata", "-o", "json", "bench", "offload", "--params",
-                   params or self.arguments.params, "--layers", "12", "--steps", str(steps or self.arguments.steps), "--nvme-path",
+                   params or self.arguments.params, "--layers", str(layers), "--steps", str(steps or self.arguments.steps), "--nvme-path",
                    self.folder, *flags]
         if not quiet:
             print("$", shlex.join(["strata", *command[1:]]), flush=True)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False,
+                              preexec_fn=self.throttle.enter if self.throttle else None)
         if done.returncode:
             sys.exit(done.stderr)
         return json.loads(done.stdout)
@@ -93,16 +132,33 @@ def stream(bench):
 
 
 def overlap(bench):
-    """The delay is asleep, so compute takes no core from the lanes. It is set so that compute lasts as long as I/O."""
+    """Compute lasts as long as I/O. Its delay is asleep, as the host is while an accelerator computes, and the disk has a
+    stated speed that leaves the cores time: what is measured is the engine's schedule, not who gets a core."""
     flags = [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--chunk", "16MiB"]
-    probe = bench.run(*flags, "--depth", "4")
+    try:
+        bench.throttle = Throttle(bench.folder, bench.arguments.throttle)
+        print(f"  the disk is held to {bench.arguments.throttle} MiB/s each way")
+    except OSError as error:
+        print(f"  the disk as it is: no block I/O group can be made ({error})")
+    try:
+        overlap_at(bench, flags)
+    finally:
+        if bench.throttle:
+            bench.throttle.close()
+            bench.throttle = None
+
+
+def overlap_at(bench, flags):
+    layers = 6
+    size = {"params": "28M", "layers": layers}  # a record of each layer and the embedding is 48 MB
+    probe = bench.run(*flags, "--depth", "4", **size, steps=4)
     print(" ", summary_line(probe))
-    io = max(lane["busy_ms"] for lane in probe["summary"]["lanes"] if lane["lane"].startswith("nvme"))
-    blocks = 2 * (12 + 1) + 1  # forward and backward of the embedding and each layer, and the head
+    blocks = 2 * (layers + 1) + 1  # forward and backward of the embedding and each layer, and the head
+    io = probe["summary"]["step_ms"]
     delay = f"{io / blocks:.3f}ms"
-    deep = bench.run(*flags, "--depth", "4", "--compute-delay", delay)
+    deep = bench.run(*flags, "--depth", "4", "--compute-delay", delay, **size, steps=5)
     print(" ", summary_line(deep))
-    shallow = bench.run(*flags, "--depth", "1", "--compute-delay", delay)
+    shallow = bench.run(*flags, "--depth", "1", "--compute-delay", delay, **size, steps=4)
     print(" ", summary_line(shallow))
     step = deep["summary"]["step_ms"]
     busiest = max(lane["busy_ms"] for lane in deep["summary"]["lanes"])
@@ -171,6 +227,7 @@ def main():
     parser.add_argument("--params", default="200M")
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--throttle", type=int, default=80, help="overlap: MiB/s each way that the disk is held to")
     parser.add_argument("--path", default="strata-runs", help="folder on the disk to measure")
     arguments = parser.parse_args()
     if unknown := set(arguments.part) - set(parts):
