@@ -115,16 +115,27 @@ KX_DEVICE void SetMaxRegistersDec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-KX_DEVICE void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+namespace ptx {
+// Tells the compiler that something here changes these registers, so that it moves no use of them across.
+KX_DEVICE void Pin(float& r) { asm volatile("" : "+f"(r)::"memory"); }
+KX_DEVICE void Pin(uint32_t& r) { asm volatile("" : "+r"(r)::"memory"); }
+template <class T, int kCount>
+KX_DEVICE void Pin(T (&registers)[kCount]) {
+  KX_UNROLL
+  for (int i = 0; i < kCount; ++i) Pin(registers[i]);
+}
+}  // namespace ptx
+
+template <class... Registers>
+KX_DEVICE void WgmmaFence(Registers&... written) {
+  (ptx::Pin(written), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
 KX_DEVICE void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int kGroupsLeft, int... kCounts>
-KX_DEVICE void WgmmaWait(float (&... d)[kCounts]) {
+template <int kGroupsLeft, class... Registers>
+KX_DEVICE void WgmmaWait(Registers&... d) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
-  const auto keep = [](auto& registers) {
-    KX_UNROLL
-    for (float& r : registers) asm volatile("" : "+f"(r)::"memory");
-  };
-  (keep(d), ...);
+  (ptx::Pin(d), ...);
 }
 
 // One instruction per N and type. Its operands: the accumulators, then A (a descriptor or four registers),
