@@ -45,7 +45,11 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
       LdMatrixX4(af[kk], sa.Address() + Swizzle128(offset));
     }
   }
-  KX_MUTANT("kx/wgmma_no_fence", WgmmaFence(), (void)0);
+  if constexpr (kRs) {
+    WgmmaFence(d, af);
+  } else {
+    KX_MUTANT("kx/wgmma_no_fence", WgmmaFence(d), (void)0);
+  }
   KX_UNROLL
   for (int kk = 0; kk < 4; ++kk) {
     // 16 of K are 32 bytes of a row, or two groups of 8 rows of 128 bytes.

@@ -25,8 +25,7 @@ struct Tensor {
   TensorMap map;
 };
 
-// --- mbarriers and TMA loads
-// --------------------------------------------------------------------------------
+// --- mbarriers and TMA loads ---------------------------------------------------------------------
 struct LoadFaults {
   bool fence_init = true, sync = true, wait = true;
   int bytes = kTile * 2, offset = 0;
@@ -259,8 +258,7 @@ TEST(EmuHopper, TensorMapSpecsAreCheckedByField) {
             std::string::npos);
 }
 
-// --- wgmma
-// --------------------------------------------------------------------------------------------------
+// --- wgmma ---------------------------------------------------------------------------------------
 struct WgmmaFaults {
   bool proxy_fence = true, sync = true, wgmma_fence = true, wait = true, touch = false, other_shape = false;
   bool overwrite_before_wait = false, clean = false;
@@ -346,8 +344,29 @@ TEST(EmuHopper, WgmmaReadsRaceWithUnorderedWrites) {
   ExpectComplaint(128, kShared, Multiply(faults, &lines), {&lines.wgmma, &lines.overwrite}, {"RACE"});
 }
 
-// --- registers
-// ----------------------------------------------------------------------------------------------
+TEST(EmuHopper, AFenceMayNotNameAccumulatorsInFlight) {
+  int line = 0;
+  const auto body = [&] {
+    Smem smem;
+    const auto a = smem.Alloc<bf16, 1024>(kTile);
+    for (int i = static_cast<int>(ThreadIdx().x); i < kTile; i += 128) a.Store(i, bf16{0});
+    FenceAsyncProxy();
+    Sync();
+    float d[32] = {}, other[32] = {};
+    uint32_t registers[2][4] = {};
+    const uint64_t operand = SwizzledDescriptor(a.Address(), 16, 1024);
+    WgmmaFence(registers);
+    HERE(line) WgmmaSs<bf16>(d, operand, operand, false);
+    WgmmaCommit();
+    WgmmaFence(other, d);
+    WgmmaSs<bf16>(other, operand, operand, false);
+    WgmmaCommit();
+    WgmmaWait<0>(d, other);
+  };
+  ExpectComplaint(128, kTile * 2, body, {&line}, {"WgmmaFence names accumulators"});
+}
+
+// --- registers -----------------------------------------------------------------------------------
 TEST(EmuHopper, RegistersMustFitAndBeSetByWholeWarpgroups) {
   int dec = 0, inc = 0;
   const auto fits = [] {

@@ -12,7 +12,7 @@ namespace {
 using emu::Buffer;
 using emu::RangeKind;
 
-// --- shared memory ------------------------------------------------------------------------------------
+// --- shared memory -------------------------------------------------------------------------------
 TEST(EmuShared, ReadOfAnotherThreadsWriteNeedsSync) {
   int write = 0, read = 0;
   bool sync = false;
@@ -162,7 +162,7 @@ TEST(EmuShared, CarvingMoreThanTheLaunchGaveOrDifferentlyIsSeen) {
   ExpectComplaint(32, 128, differently, {&line}, {"disagree"});
 }
 
-// --- cp.async -----------------------------------------------------------------------------------------
+// --- cp.async ------------------------------------------------------------------------------------
 TEST(EmuCopies, DataMayBeReadAfterTheWaitAndTheBarrierOnly) {
   Buffer<float> in("in", std::vector<float>(256, 3.f), RangeKind::kInput);
   int copy = 0, read = 0;
@@ -228,7 +228,7 @@ TEST(EmuCopies, ExitWithACopyInFlightIsSeen) {
   ExpectComplaint(32, 16, body, {&line}, {"exits before"});
 }
 
-// --- global memory ------------------------------------------------------------------------------------
+// --- global memory -------------------------------------------------------------------------------
 TEST(EmuGlobal, BoundsKindsAndAlignment) {
   Buffer<float> in("in", std::vector<float>(32, 1.f), RangeKind::kInput);
   Buffer<float> out("out", std::vector<float>(32), RangeKind::kOutput);

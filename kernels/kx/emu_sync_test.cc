@@ -6,7 +6,7 @@
 namespace strata::kx {
 namespace {
 
-// --- divergence and deadlock ----------------------------------------------------------------------------
+// --- divergence and deadlock ---------------------------------------------------------------------
 TEST(EmuSync, LanesAtDifferentPlacesAreDivergent) {
   int a = 0, b = 0;
   const auto shuffles = [&] {
@@ -119,7 +119,7 @@ TEST(EmuSync, BarriersAreUsedAsTheIsaDemands) {
   ExpectComplaint(64, 0, halves, {&a}, {"whole warps"});
 }
 
-// --- what collectives compute -----------------------------------------------------------------------------
+// --- what collectives compute --------------------------------------------------------------------
 TEST(EmuSync, ShufflesAndVotes) {
   ExpectClean(64, 0, [] {
     const int lane = LaneId(), warp = WarpId();
@@ -150,7 +150,7 @@ TEST(EmuSync, IndicesOfBlocksAndThreads) {
   EXPECT_EQ(session.report().stats.blocks, 12u);
 }
 
-// --- orders -----------------------------------------------------------------------------------------------
+// --- orders --------------------------------------------------------------------------------------
 std::vector<uint32_t> Trace(emu::Order order, uint64_t seed) {
   std::vector<uint32_t> trace;
   emu::Options options;
@@ -185,7 +185,7 @@ TEST(EmuSync, AheadRunsOneWarpToItsEndBeforeTheOther) {
   for (int i = 0; i < 96; ++i) EXPECT_EQ(trace[i] / 32, first) << i;
 }
 
-// --- launches ---------------------------------------------------------------------------------------------
+// --- launches ------------------------------------------------------------------------------------
 void Nothing(int) {}
 TEST(EmuLaunch, ImpossibleLaunchesAreRefusedWithTheReason) {
   const auto message = [](LaunchConfig config) { return Launch(config, Nothing, 1).message; };

@@ -1,7 +1,5 @@
 // What the 32 lanes of a warp do together: shuffles, votes, ldmatrix, stmatrix, mma. Only Syncwarp orders
 // memory.
-#include <cstring>
-
 #include "kernels/kx/emu/machine.h"
 
 namespace strata::kx::emu {
@@ -149,7 +147,7 @@ void RunCollective(Collective op, void* lane_args, Where where) {
   if (slot.arrived == 0) {
     slot.op = op;
     slot.where = where;
-  } else if (slot.op != op || slot.where.line != where.line || strcmp(slot.where.file, where.file) != 0) {
+  } else if (slot.op != op || !SamePlace(slot.where, where)) {
     Complain(where, "divergent warp collective: other lanes of the warp are at %s",
              ShortPlace(slot.where).c_str());
     if (slot.op != op) {
@@ -188,10 +186,8 @@ void RunCollective(Collective op, void* lane_args, Where where) {
       break;
   }
   slot.arrived = 0;
-  std::vector<int> others;
-  for (int i = 0; i < 32; ++i) {
-    if (i != lane) others.push_back(warp * 32 + i);
-  }
+  std::array<int, 31> others;
+  for (int i = 0; i < 31; ++i) others[i] = warp * 32 + i + (i >= lane ? 1 : 0);
   Wake(others);
 }
 

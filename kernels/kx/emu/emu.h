@@ -54,7 +54,7 @@ struct Options {
   Order order = Order::kForward;
   uint64_t seed = 1;
   Accumulate accumulate = Accumulate::kFloatChain;
-  // Happens-before checks of shared and of global memory. They cost about half of the time; large tests may
+  // Happens-before checks of shared and of global memory. Large tests may
   // switch them off once a small test of the same code has them on.
   bool shared_races = true;
   bool global_races = true;

@@ -25,6 +25,7 @@ void CommitStores();
 void WaitStores(int groups_left, bool only_read);
 void SetRegisters(int registers, Where where);
 void FenceWgmma();
+void CheckFree(const void* registers);
 void IssueWgmma(float* d, int n, const WgmmaOperands& operands, Where where);
 void CommitWgmma();
 void CheckComplete(const float* d, Where where);
@@ -109,7 +110,13 @@ void SetMaxRegistersDec(KX_WHERE) {
   emu::SetRegisters(kRegisters, where);
 }
 
-inline void WgmmaFence() { emu::FenceWgmma(); }
+// What the kernel wrote matters to nvcc only; naming registers that a wgmma in flight owns would be wrong
+// there.
+template <class... Registers>
+void WgmmaFence(Registers&... written) {
+  (emu::CheckFree(&written), ...);
+  emu::FenceWgmma();
+}
 inline void WgmmaCommit() { emu::CommitWgmma(); }
 // A pack cannot be followed by a defaulted argument, so the place comes with the first accumulator; up to
 // three are enough for every kernel here.

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cstdarg>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +24,7 @@
 
 namespace strata::kx::emu {
 
-// --- happens-before ---------------------------------------------------------------------------------
+// --- happens-before ------------------------------------------------------------------------------
 // An actor is a thread of the block or an asynchronous engine working for it (ActorOf...). Each counts its
 // own clock; a vector clock says up to which time of each actor its owner has been ordered after.
 using Clock = uint32_t;
@@ -48,7 +50,7 @@ struct Actor {
   bool After(uint16_t other, Clock when) const;
 };
 
-// --- shared memory ----------------------------------------------------------------------------------
+// --- shared memory -------------------------------------------------------------------------------
 // Address of the first shared byte: 0 stays invalid. A multiple of every swizzle atom.
 inline constexpr SharedAddress kSharedBase = 1024;
 inline constexpr uint16_t kNobody = 0xffff;
@@ -109,7 +111,7 @@ class SharedMemory {
   uint32_t carved_ = 0;
 };
 
-// --- threads ----------------------------------------------------------------------------------------
+// --- threads -------------------------------------------------------------------------------------
 enum class State : uint8_t { kReady, kBarrier, kCollective, kMbarrier, kDone };
 
 struct Copy {  // one cp.async
@@ -184,7 +186,11 @@ struct BarrierState {
   Knowledge last_merged;
   Foreign foreign;
   std::vector<int> waiting;
-  std::map<int, std::pair<Where, int>> warps;  // where each warp arrived, and how many of its lanes
+  struct Arrival {
+    Where where = {nullptr, 0};
+    int lanes = 0;
+  };
+  std::array<Arrival, 32> warps = {};  // where each warp arrived, and how many of its lanes
   Where first = {nullptr, 0};
 };
 
@@ -206,7 +212,7 @@ struct TmaLoad {
   Where where;
 };
 
-// --- the launch -------------------------------------------------------------------------------------
+// --- the launch ----------------------------------------------------------------------------------
 struct Machine {
   const Options* options = nullptr;
   Report* report = nullptr;
@@ -249,11 +255,14 @@ extern Machine* machine;
 // Reports a complaint about thread `machine->current`, once per place and format.
 void Complain(Where where, const char* format, ...) __attribute__((format(printf, 2, 3)));
 std::string ShortPlace(Where where);
+inline bool SamePlace(Where a, Where b) {
+  return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
 
 Actor CurrentActor();
 
 // scheduler.cc
-void Wake(std::vector<int>& threads);
+void Wake(std::span<int> threads);  // reorders them
 void BlockCurrent(State state, Where where);
 void RunBlock();
 void (*EntryPoint())();  // what the fibers run

@@ -112,7 +112,7 @@ inline uint32_t Ballot(bool predicate, KX_WHERE) { return emu::Vote(predicate, w
 inline bool Any(bool predicate, KX_WHERE) { return emu::Vote(predicate, where) != 0; }
 inline bool All(bool predicate, KX_WHERE) { return emu::Vote(predicate, where) == 0xffffffffu; }
 
-// --- memory -----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 // The pointer is private to the emulator: a kernel that dereferenced it would escape the checks.
 template <class T>
 class Gmem {
@@ -199,7 +199,7 @@ struct Smem {
   }
 };
 
-// --- tensor cores -----------------------------------------------------------------------------------
+// --- tensor cores --------------------------------------------------------------------------------
 namespace emu {
 template <int kMatrices>
 void Matrix(Collective op, uint32_t (&r)[kMatrices], SharedAddress row, bool transposed, Where where) {
@@ -227,7 +227,7 @@ void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, KX_WHE
   emu::RunCollective(emu::Collective::kMma, &args, where);
 }
 
-// --- asynchronous copies ----------------------------------------------------------------------------
+// --- asynchronous copies -------------------------------------------------------------------------
 template <class T>
 void CpAsync16(SharedAddress to, Gmem<T> from, bool valid, KX_WHERE) {
   emu::CpAsync(to, from.RawForEmulator(), valid, where);
@@ -238,7 +238,7 @@ void CpAsyncWait() {
   emu::WaitCopies(kGroupsLeft);
 }
 
-// --- conversions ------------------------------------------------------------------------------------
+// --- conversions ---------------------------------------------------------------------------------
 inline float ToFloat(float x) { return x; }
 inline float ToFloat(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
 float ToFloat(f16 x);
@@ -265,7 +265,7 @@ float UnpackHi(uint32_t pair) {
   return ToFloat(T{static_cast<uint16_t>(pair >> 16)});
 }
 
-// --- arithmetic -------------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 // Out of line, in a file without contraction, whatever options the kernel's emulation is compiled with.
 float Fma(float a, float b, float c);
 float MulRn(float a, float b);
@@ -284,7 +284,7 @@ float Lg2(float x);
 float Rsqrt(float x);
 float Rcp(float x);
 
-// --- atomics ----------------------------------------------------------------------------------------
+// --- atomics -------------------------------------------------------------------------------------
 namespace emu {
 template <class T, class F>
 T Atomic(Gmem<T> g, int64_t i, AtomicOrder order, Where where, F&& change) {

@@ -96,7 +96,7 @@ Actor CurrentActor() {
 
 const Indices& Self() { return machine->threads[machine->current].ids; }
 
-void Wake(std::vector<int>& threads) {
+void Wake(std::span<int> threads) {
   const Order order = machine->options->order;
   if (order == Order::kReverse || order == Order::kAheadReverse) std::reverse(threads.begin(), threads.end());
   if (order == Order::kShuffle) std::shuffle(threads.begin(), threads.end(), machine->random);
@@ -133,15 +133,17 @@ void Barrier(int id, int threads, bool wait, Where where) {
   } else if (barrier.need != need) {
     Complain(where, "barrier %d is used with %d and, at %s, with %d threads", id, need,
              ShortPlace(barrier.first).c_str(), barrier.need);
-  } else if (threads == 0 && ShortPlace(barrier.first) != ShortPlace(where)) {
+  } else if (threads == 0 && !SamePlace(barrier.first, where)) {
     Complain(where, "divergent Sync: other threads of the block wait at %s",
              ShortPlace(barrier.first).c_str());
   }
-  auto& [place, lanes] = barrier.warps.try_emplace(me / 32, where, 0).first->second;
-  if (place.line != where.line) {
-    Complain(where, "divergent barrier %d: other lanes of the warp are at %s", id, ShortPlace(place).c_str());
+  BarrierState::Arrival& arrival = barrier.warps[me / 32];
+  if (arrival.lanes++ == 0) {
+    arrival.where = where;
+  } else if (!SamePlace(arrival.where, where)) {
+    Complain(where, "divergent barrier %d: other lanes of the warp are at %s", id,
+             ShortPlace(arrival.where).c_str());
   }
-  ++lanes;
 
   // Arriving publishes what the thread knows and did so far, and nothing it does later.
   if (barrier.clocks.empty()) barrier.clocks.assign(machine->actor_count(), 0);
@@ -156,9 +158,10 @@ void Barrier(int id, int threads, bool wait, Where where) {
     if (wait) BlockCurrent(State::kBarrier, where);
     return;
   }
-  for (const auto& [warp, arrival] : barrier.warps) {
-    if (arrival.second != 32) {
-      Complain(where, "barrier %d: %d lanes of warp %d arrived; whole warps must", id, arrival.second, warp);
+  for (int warp = 0; warp < machine->warp_count(); ++warp) {
+    const int lanes = barrier.warps[warp].lanes;
+    if (lanes != 0 && lanes != 32) {
+      Complain(where, "barrier %d: %d lanes of warp %d arrived; whole warps must", id, lanes, warp);
     }
   }
   ++machine->report->stats.barriers;

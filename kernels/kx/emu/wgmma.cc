@@ -65,14 +65,22 @@ void Execute(int warp, size_t nth) {
   const Actor engine{
       machine->WgmmaActor(warp), machine->wgmma_clocks[warp], op.knows.get(), clocks.data(), warp * 32, true};
   const int n = op.n;
-  std::vector<float> a(16 * 16), b(16 * n), c(16 * n);
+  std::array<float, 16 * 16> a;
+  std::array<float, 16 * 256> b, c;
   if (!op.a_in_registers) {
     ReadMatrix(a.data(), 16, 1, op.a_descriptor, warp % 4 * 16, 16, op.a_mn_major, op.is_f16, engine,
                op.where);
   }
   ReadMatrix(b.data(), 1, n, op.b_descriptor, 0, n, op.b_mn_major, op.is_f16, engine, op.where);
-  const auto c_index = [n](int lane, int i) {
-    return (lane / 4 + 8 * (i / 2 % 2)) * n + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
+  // Calls f(element of c, register of the lane's accumulators).
+  const auto for_each_register = [&](int lane, std::vector<float>& values, auto&& f) {
+    float* row = c.data() + lane / 4 * n + 2 * (lane % 4);
+    for (int q = 0; q < n / 8; ++q, row += 8) {
+      f(row[0], values[4 * q]);
+      f(row[1], values[4 * q + 1]);
+      f(row[8 * n], values[4 * q + 2]);
+      f(row[8 * n + 1], values[4 * q + 3]);
+    }
   };
   for (int lane = 0; lane < 32; ++lane) {
     const Wgmma& mine = at_lane(lane);
@@ -82,13 +90,13 @@ void Execute(int warp, size_t nth) {
             Element(static_cast<uint16_t>(mine.a[r] >> (16 * half)), op.is_f16);
       }
     }
-    const std::vector<float>& values = lanes[lane].accumulators.at(mine.d).values;
-    for (int i = 0; i < n / 2; ++i) c[c_index(lane, i)] = op.accumulate ? values[i] : 0.f;
+    for_each_register(lane, lanes[lane].accumulators.at(mine.d).values,
+                      [&](float& element, float& value) { element = op.accumulate ? value : 0.f; });
   }
   MultiplyAdd(c.data(), a.data(), b.data(), 16, n, machine->options->accumulate);
   for (int lane = 0; lane < 32; ++lane) {
-    std::vector<float>& values = lanes[lane].accumulators.at(at_lane(lane).d).values;
-    for (int i = 0; i < n / 2; ++i) values[i] = c[c_index(lane, i)];
+    for_each_register(lane, lanes[lane].accumulators.at(at_lane(lane).d).values,
+                      [](float& element, float& value) { value = element; });
   }
   ++machine->report->stats.wgmma;
 }
@@ -107,6 +115,17 @@ void Release(Thread& thread, const Wgmma& op) {
 }
 
 }  // namespace
+
+void CheckFree(const void* registers) {
+  for (const auto& [d, accumulator] : machine->self().accumulators) {
+    if (d != registers) continue;
+    const Thread& self = machine->self();
+    const Where where =
+        self.open_wgmmas.empty() ? self.wgmma_groups.back().back().where : self.open_wgmmas.back().where;
+    Complain(where,
+             "WgmmaFence names accumulators that a wgmma still in flight owns (the last issued is here)");
+  }
+}
 
 void FenceWgmma() { machine->self().wgmma_fenced = true; }
 

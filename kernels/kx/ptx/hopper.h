@@ -115,18 +115,27 @@ KX_DEVICE void SetMaxRegistersDec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-KX_DEVICE void WgmmaFence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-KX_DEVICE void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// By index: a range-for over 64 registers is not unrolled early enough, and they end up in local memory.
-template <int kCount>
-KX_DEVICE void KeepRegisters(float (&d)[kCount]) {
+namespace ptx {
+// Tells the compiler that something here changes these registers, so that it moves no use of them across.
+KX_DEVICE void Pin(float& r) { asm volatile("" : "+f"(r)::"memory"); }
+KX_DEVICE void Pin(uint32_t& r) { asm volatile("" : "+r"(r)::"memory"); }
+template <class T, int kCount>
+KX_DEVICE void Pin(T (&registers)[kCount]) {
   KX_UNROLL
-  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  for (int i = 0; i < kCount; ++i) Pin(registers[i]);
 }
-template <int kGroupsLeft, int... kCounts>
-KX_DEVICE void WgmmaWait(float (&... d)[kCounts]) {
+}  // namespace ptx
+
+template <class... Registers>
+KX_DEVICE void WgmmaFence(Registers&... written) {
+  (ptx::Pin(written), ...);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+KX_DEVICE void WgmmaCommit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kGroupsLeft, class... Registers>
+KX_DEVICE void WgmmaWait(Registers&... d) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroupsLeft) : "memory");
-  (KeepRegisters(d), ...);
+  (ptx::Pin(d), ...);
 }
 
 // One instruction per N and type. Its operands: the accumulators, then A (a descriptor or four registers),

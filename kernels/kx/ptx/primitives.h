@@ -41,7 +41,7 @@ KX_DEVICE uint32_t Ballot(bool predicate) { return __ballot_sync(0xffffffffu, pr
 KX_DEVICE bool Any(bool predicate) { return __any_sync(0xffffffffu, predicate); }
 KX_DEVICE bool All(bool predicate) { return __all_sync(0xffffffffu, predicate); }
 
-// --- memory -----------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 namespace ptx {
 template <int kBytes>
 struct Raw;
@@ -135,7 +135,7 @@ struct Smem {
   }
 };
 
-// --- tensor cores -----------------------------------------------------------------------------------
+// --- tensor cores --------------------------------------------------------------------------------
 KX_DEVICE void LdMatrixX4(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -178,7 +178,7 @@ KX_DEVICE void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t 
   }
 }
 
-// --- asynchronous copies ----------------------------------------------------------------------------
+// --- asynchronous copies -------------------------------------------------------------------------
 template <class T>
 KX_DEVICE void CpAsync16(SharedAddress to, Gmem<T> from, bool valid) {
   const int bytes = valid ? 16 : 0;
@@ -190,7 +190,7 @@ KX_DEVICE void CpAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroupsLeft) : "memory");
 }
 
-// --- conversions ------------------------------------------------------------------------------------
+// --- conversions ---------------------------------------------------------------------------------
 KX_DEVICE float ToFloat(float x) { return x; }
 KX_DEVICE float ToFloat(bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 KX_DEVICE float ToFloat(f16 x) {
@@ -231,7 +231,7 @@ KX_DEVICE float UnpackHi(uint32_t pair) {
   return ToFloat(T{static_cast<uint16_t>(pair >> 16)});
 }
 
-// --- arithmetic -------------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 KX_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 KX_DEVICE float MulRn(float a, float b) { return __fmul_rn(a, b); }
 KX_DEVICE float AddRn(float a, float b) { return __fadd_rn(a, b); }
@@ -266,7 +266,7 @@ KX_DEVICE float Rcp(float x) {
   return y;
 }
 
-// --- atomics ----------------------------------------------------------------------------------------
+// --- atomics -------------------------------------------------------------------------------------
 namespace ptx {
 // CUDA's builtins know unsigned long long, not uint64_t.
 template <class T>
