@@ -12,7 +12,10 @@
 #include "kernels/cuda/device_array.h"
 #include "kernels/elementwise/launch.h"
 #include "kernels/norm/launch.h"
+#include "kernels/optimizer/adamw8.h"
+#include "kernels/optimizer/code8.h"
 #include "kernels/optimizer/cpu_state_ops.h"
+#include "kernels/state/launch.h"
 
 namespace strata {
 namespace {
@@ -165,6 +168,52 @@ std::string CheckStates(Draw& draw, int64_t n) {
   if (!status.ok()) return status.ToString();
   if (device_sum.Values()[0] != sum || device_bad.Values()[0] != first_bad) {
     return "SumSquares: other bits than the CPU's";
+  }
+  return "";
+}
+
+std::string CheckAdamW8(Draw& draw, DType params_dtype, int64_t n, int64_t offset) {
+  const std::string what = absl::StrCat("AdamW8 ", Name(params_dtype), " n=", n, " offset=", offset, ": ");
+  const int64_t blocks = (n + kCode8Block - 1) / kCode8Block;
+  std::vector<float> grad(n), master(n), m_scale(blocks), v_scale(blocks);
+  std::vector<uint8_t> m(n), v(n);
+  std::vector<char> params(n * SizeOf(params_dtype));
+  for (float& x : master) x = static_cast<float>(draw.Normal());
+  DeviceArray<float> device_master("master", master, RangeKind::kInOut, offset),
+      device_m_scale("m_scale", m_scale, RangeKind::kInOut),
+      device_v_scale("v_scale", v_scale, RangeKind::kInOut);
+  DeviceArray<uint8_t> device_m("m", m, RangeKind::kInOut, offset),
+      device_v("v", v, RangeKind::kInOut, offset);
+  DeviceArray<char> device_params("params", n * SizeOf(params_dtype), RangeKind::kOutput,
+                                  offset * SizeOf(params_dtype));
+  for (int64_t step = 1; step <= 2; ++step) {
+    for (float& x : grad) {
+      x = static_cast<float>(
+          draw.Int(0, 9) == 0 ? 0 : draw.Normal() * std::ldexp(1, static_cast<int>(draw.Int(-20, 5))));
+    }
+    const AdamWScalars scalars = MakeAdamWScalars({.lr = 1e-2, .weight_decay = 0.1}, step, 0.9f);
+    AdamW8Range range = {.n = n, .grad = grad.data(), .master = master.data(), .m = m.data()};
+    range.m_scale = m_scale.data();
+    range.v = v.data();
+    range.v_scale = v_scale.data();
+    range.params = params.data();
+    range.params_dtype = params_dtype;
+    AdamW8(scalars, range);
+    DeviceArray<float> device_grad("grad", grad, RangeKind::kInput, offset);
+    range.grad = device_grad.data();
+    range.master = device_master.data();
+    range.m = device_m.data();
+    range.m_scale = device_m_scale.data();
+    range.v = device_v.data();
+    range.v_scale = device_v_scale.data();
+    range.params = device_params.data();
+    const kx::LaunchStatus status = gpu::AdamW8(nullptr, scalars, range);
+    if (!status.ok()) return what + status.message;
+    if (device_master.Values() != master || device_params.Values() != params)
+      return what + "other parameters";
+    if (device_m.Values() != m || device_v.Values() != v) return what + "other codes";
+    if (device_m_scale.Values() != m_scale || device_v_scale.Values() != v_scale)
+      return what + "other scales";
   }
   return "";
 }

@@ -24,6 +24,10 @@ std::string CheckAddNorm(conformance::Draw& draw, DType dtype, NormKind kind, in
 // AdamW and the sum of squares have the CPU's bits.
 std::string CheckStates(conformance::Draw& draw, int64_t n);
 
+// AdamW with eight-bit states has the bits of its reference over two steps; `offset` elements behind a
+// boundary.
+std::string CheckAdamW8(conformance::Draw& draw, DType params_dtype, int64_t n, int64_t offset);
+
 }  // namespace strata
 
 #endif  // KERNELS_CUDA_KERNEL_CHECKS_H_

@@ -1,4 +1,5 @@
-// Dropout and the fused residual norm, which no op of kernels/ops.h has.
+// Kernels that no op of kernels/ops.h or kernels/state_ops.h has: dropout, the fused residual norm, eight-bit
+// states.
 #include "gtest/gtest.h"
 #include "kernels/cuda/kernel_checks.h"
 #include "kernels/elementwise/launch.h"
@@ -49,6 +50,15 @@ TEST_P(KernelsWithoutOp, AddNormIsAddThenNorm) {
       EXPECT_EQ(CheckAddNorm(draw, dtype, kind, draw.Int(1, 5), draw.Pick({8, 64, 520, 1032}), draw.Bool()),
                 "");
       EXPECT_EQ(CheckAddNorm(draw, dtype, kind, draw.Int(1, 5), draw.Pick({1, 67, 333}), draw.Bool()), "");
+    }
+  }
+}
+
+TEST_P(KernelsWithoutOp, EightBitStatesHaveTheReferencesBits) {
+  Draw draw(203);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t n : {int64_t{1}, int64_t{256}, draw.Int(257, 520), draw.Int(2049, 2400)}) {
+      EXPECT_EQ(CheckAdamW8(draw, dtype, n, draw.Pick({0, 0, 1})), "");
     }
   }
 }

@@ -49,6 +49,7 @@ std::string FirstComplaint(const Backend& backend, const std::vector<Case>& case
   Draw draw(302);
   std::string wrong = CheckDropout(draw, DType::kF32, 50, 3, 0.4);
   if (wrong.empty()) wrong = CheckStates(draw, 20000);
+  if (wrong.empty()) wrong = CheckAdamW8(draw, DType::kBF16, 700, 0);
   return wrong;
 }
 
@@ -57,12 +58,16 @@ TEST(FusedMutants, AreAllCaught) {
   backend.settings = {static_cast<int>(kx::emu::Order::kForward), static_cast<int>(kx::emu::Order::kReverse)};
   const std::vector<Case> cases = Calls();
   const std::vector<std::string> names = {
-      "fused/adamw/square",        "fused/columns/sync",   "fused/dropout/tensor",
-      "fused/elements/tail",       "fused/elements/whole", "fused/embedding/count_sync",
-      "fused/embedding/list_sync", "fused/gelu/density",   "fused/loss/onehot",
-      "fused/loss/rescale",        "fused/loss/sync",      "fused/loss/tree_sync",
-      "fused/norm/centre",         "fused/norm/eps",       "fused/norm/mean_g",
-      "fused/reduce/sync",         "fused/rope/pair",      "fused/rope/sync",
+      "fused/adamw/square",        "fused/adamw8/largest",
+      "fused/adamw8/scale_sync",   "fused/columns/sync",
+      "fused/dropout/tensor",      "fused/elements/tail",
+      "fused/elements/whole",      "fused/embedding/count_sync",
+      "fused/embedding/list_sync", "fused/gelu/density",
+      "fused/loss/onehot",         "fused/loss/rescale",
+      "fused/loss/sync",           "fused/loss/tree_sync",
+      "fused/norm/centre",         "fused/norm/eps",
+      "fused/norm/mean_g",         "fused/reduce/sync",
+      "fused/rope/pair",           "fused/rope/sync",
       "fused/sum/tree_sync",       "fused/swiglu/slope",
   };
   for (const auto& result :
