@@ -41,6 +41,8 @@ def device_op(name, hdrs, headers = [], deps = [], launch_deps = []):
             ":launch",
             "//kernels/gpu:gpu_emulated",
         ] + deps,
+        # Callers know launch.h only.
+        alwayslink = True,
     )
     cuda_kernels(
         name = name + "_cuda",

@@ -49,8 +49,8 @@ struct Backend {
   bool repeat = true;
   // Runs a call under a setting; null: as it is.
   std::function<absl::Status(int setting, const std::function<absl::Status()>& call)> run;
-  // GEMMs are computed by kernels/reference: nothing large is worth the time.
-  bool gemm_is_reference = false;
+  // An emulator: calls have fewer rows; GEMMs are computed by kernels/reference, so large ones tell nothing.
+  bool emulated = false;
   // Why there are no attention kernels; null: there are.
   const char* no_attention = nullptr;
 };

@@ -8,11 +8,9 @@
 namespace strata::gpu {
 namespace {
 
-// Two vectors per thread, more in rows that are longer than a block.
-template <class T>
-uint32_t RowThreads(int64_t width) {
-  const int64_t vectors = width / kWide<T>;
-  return static_cast<uint32_t>(std::clamp<int64_t>((vectors / 2 + 31) / 32 * 32, 32, kNormThreadsMax));
+// Two vectors (or elements) per thread, more in rows that are longer than a block.
+uint32_t RowThreads(int64_t pieces) {
+  return static_cast<uint32_t>(std::clamp<int64_t>((pieces / 2 + 31) / 32 * 32, 32, kNormThreadsMax));
 }
 
 // Whether a row is whole vectors and fits the registers of a block.
@@ -59,9 +57,10 @@ LaunchStatus AddNormForward(kx::Stream stream, DType dtype, const NormArgs& args
     p.eps = static_cast<float>(args.eps);
     p.layer_norm = args.kind == NormKind::kLayerNorm;
     if (RowIsWide<T>(args.width) && Aligned({args.x, residual, sum, args.weight, args.bias, args.y})) {
-      return Launch(RowConfig(args.rows, RowThreads<T>(args.width), stream), NormForwardKernel<T, true>, p);
+      return Launch(RowConfig(args.rows, RowThreads(args.width / kWide<T>), stream),
+                    NormForwardKernel<T, true>, p);
     }
-    return Launch(RowConfig(args.rows, kBlockThreads, stream), NormForwardKernel<T, false>, p);
+    return Launch(RowConfig(args.rows, RowThreads(args.width), stream), NormForwardKernel<T, false>, p);
   });
 }
 
@@ -85,8 +84,9 @@ LaunchStatus NormBackward(kx::Stream stream, DType dtype, const NormBackwardArgs
     const bool aligned = Aligned({args.x, args.weight, args.dy, args.dx}) && args.width % kWide<T> == 0;
     const LaunchStatus status =
         aligned && RowIsWide<T>(args.width)
-            ? Launch(RowConfig(args.rows, RowThreads<T>(args.width), stream), NormBackwardKernel<T, true>, p)
-            : Launch(RowConfig(args.rows, kBlockThreads, stream), NormBackwardKernel<T, false>, p);
+            ? Launch(RowConfig(args.rows, RowThreads(args.width / kWide<T>), stream),
+                     NormBackwardKernel<T, true>, p)
+            : Launch(RowConfig(args.rows, RowThreads(args.width), stream), NormBackwardKernel<T, false>, p);
     if (!status.ok()) return status;
     return layer_norm ? ParameterGradients<true, T>(stream, args, aligned)
                       : ParameterGradients<false, T>(stream, args, aligned);

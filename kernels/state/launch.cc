@@ -19,6 +19,26 @@ LaunchStatus AdamW(kx::Stream stream, const AdamWScalars& scalars, const AdamWRa
   });
 }
 
+LaunchStatus AdamW8(kx::Stream stream, const AdamWScalars& scalars, const AdamW8Range& range) {
+  if (range.n <= 0) return {};
+  return WithElementType(range.params == nullptr ? DType::kF32 : range.params_dtype, [&](auto tag) {
+    using P = typename decltype(tag)::Type;
+    const AdamW8Params<P> p = {range.grad,
+                               range.master,
+                               range.m,
+                               range.m_scale,
+                               range.v,
+                               range.v_scale,
+                               static_cast<P*>(range.params),
+                               range.n,
+                               scalars};
+    const bool vector = Aligned({range.grad, range.master, range.params}) && Aligned({range.m, range.v}, 8);
+    const LaunchConfig config = {
+        {Blocks(range.n, kBlockThreads / 32 * kCode8Block)}, {kBlockThreads}, 0, stream};
+    return vector ? Launch(config, AdamW8Kernel<P, true>, p) : Launch(config, AdamW8Kernel<P, false>, p);
+  });
+}
+
 LaunchStatus CastParams(kx::Stream stream, const float* master, void* params, DType params_dtype, int64_t n) {
   if (n <= 0) return {};
   return WithElementType(params_dtype, [&](auto tag) {

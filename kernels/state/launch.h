@@ -8,10 +8,14 @@
 #include "kernels/dtype.h"
 #include "kernels/kx/launch_types.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw8.h"
 
 namespace strata::gpu {
 
 kx::LaunchStatus AdamW(kx::Stream stream, const AdamWScalars& scalars, const AdamWRange& range);
+
+// With m and v in eight bits: the bits of kernels/optimizer/adamw8.h.
+kx::LaunchStatus AdamW8(kx::Stream stream, const AdamWScalars& scalars, const AdamW8Range& range);
 
 // params[i] = master[i] rounded to nearest even; params_dtype is kF32, kBF16 or kF16.
 kx::LaunchStatus CastParams(kx::Stream stream, const float* master, void* params, DType params_dtype,

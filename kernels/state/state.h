@@ -5,6 +5,7 @@
 #include "kernels/gpu/elements.h"
 #include "kernels/gpu/math.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/code8.h"
 
 namespace strata::gpu {
 
@@ -54,6 +55,97 @@ struct AdamWBody {
     if (!params.IsNull()) StoreFloats<P>(params, i, x);
   }
 };
+
+// --- eight-bit states: kernels/optimizer/adamw8.h, a warp per block -------------------------------------
+template <class P>
+struct AdamW8Params {
+  Gmem<const float> grad;
+  Gmem<float> master;
+  Gmem<uint8_t> m;
+  Gmem<float> m_scale;
+  Gmem<uint8_t> v;
+  Gmem<float> v_scale;
+  Gmem<P> params;  // null: none
+  int64_t n;
+  AdamWScalars scalars;
+};
+
+KX_DEVICE float WarpLargest(float x) {
+  KX_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) x = AtLeast(x, ShflXor(x, mask));
+  return x;
+}
+
+// Grid: x over kBlockThreads / 32 blocks of states. A lane has eight neighbouring elements.
+template <class P, bool kVector>
+KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P> p) {
+  constexpr int kEach = kCode8Block / 32;
+  const int64_t block = static_cast<int64_t>(BlockIdx().x) * (kBlockThreads / 32) + WarpId();
+  if (block * kCode8Block >= p.n) return;
+  const int64_t first = block * kCode8Block + LaneId() * kEach;
+  const int count = p.n - first >= kEach ? kEach : p.n > first ? static_cast<int>(p.n - first) : 0;
+  const bool whole = kVector && count == kEach;
+  Vec<uint8_t, 8> m_codes = {}, v_codes = {};
+  float grad[kEach] = {}, master[kEach] = {}, m[kEach], v[kEach];
+  if (whole) {
+    m_codes = p.m.template LoadVec<8>(first);
+    v_codes = p.v.template LoadVec<8>(first);
+    LoadFloats<kEach>(p.grad, first, grad);
+    LoadFloats<kEach>(p.master, first, master);
+  } else {
+    KX_UNROLL
+    for (int k = 0; k < kEach; ++k) {
+      if (k >= count) continue;
+      m_codes[k] = p.m.Load(first + k);
+      v_codes[k] = p.v.Load(first + k);
+      grad[k] = p.grad.Load(first + k);
+      master[k] = p.master.Load(first + k);
+    }
+  }
+  float m_scale = p.m_scale.Load(block), v_scale = p.v_scale.Load(block);
+  float m_max = 0, v_max = 0;
+  KX_UNROLL
+  for (int k = 0; k < kEach; ++k) {
+    const AdamWElement e = AdamWUpdate(
+        p.scalars, grad[k],
+        {master[k], MulRn(m_scale, DecodeSigned(m_codes[k])), MulRn(v_scale, DecodeUnsigned(v_codes[k]))});
+    master[k] = e.master;
+    m[k] = e.m;
+    v[k] = e.v;
+    // Lanes behind the end hold zeros: they are never the largest.
+    if (k >= count) continue;
+    m_max = AtLeast(m_max, e.m < 0 ? -e.m : e.m);
+    v_max = AtLeast(v_max, e.v);
+  }
+  m_scale = DivRn(WarpLargest(m_max), kCode8Largest);
+  v_scale = DivRn(KX_MUTANT("fused/adamw8/largest", WarpLargest(v_max), v_max), kCode8Largest);
+  KX_UNROLL
+  for (int k = 0; k < kEach; ++k) {
+    m_codes[k] = m_scale > 0 ? EncodeSigned(DivRn(m[k], m_scale)) : uint8_t{0};
+    v_codes[k] = v_scale > 0 ? EncodeUnsigned(DivRn(v[k], v_scale)) : uint8_t{0};
+  }
+  if (whole) {
+    p.m.StoreVec(first, m_codes);
+    p.v.StoreVec(first, v_codes);
+    StoreFloats<float>(p.master, first, master);
+    if (!p.params.IsNull()) StoreFloats<P>(p.params, first, master);
+  } else {
+    KX_UNROLL
+    for (int k = 0; k < kEach; ++k) {
+      if (k >= count) continue;
+      p.m.Store(first + k, m_codes[k]);
+      p.v.Store(first + k, v_codes[k]);
+      p.master.Store(first + k, master[k]);
+      if (!p.params.IsNull()) p.params.Store(first + k, FromFloat<P>(master[k]));
+    }
+  }
+  // Every lane has read the old scales.
+  KX_MUTANT("fused/adamw8/scale_sync", Syncwarp(), (void)0);
+  if (LaneId() == 0) {
+    p.m_scale.Store(block, m_scale);
+    p.v_scale.Store(block, v_scale);
+  }
+}
 
 // to[i] = from[i], rounded to P.
 template <class P>
