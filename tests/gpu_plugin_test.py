@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The programs and the CUDA plugin, on a machine without a GPU: no program needs a CUDA library; what is wrong with the
-plugin is said and the CPU trains; --require-gpu fails with the remedy; on a fake GPU the same job leaves the same checkpoint, byte for byte."""
+plugin is said and the CPU trains; --require-gpu fails with the remedy; on a fake GPU the same job leaves the same checkpoint, byte for
+byte."""
 
 import hashlib
 import os
