@@ -33,8 +33,8 @@ inline constexpr int kCompute32F = 68;
 inline constexpr int32_t kOpN = 0, kOpT = 1;
 // cublasLtMatmulDescAttributes_t
 inline constexpr int kDescTransA = 3, kDescTransB = 4, kDescEpilogue = 7, kDescBiasPointer = 8,
-                     kDescAScalePointer = 17, kDescBScalePointer = 18, kDescDScalePointer = 20,
-                     kDescFastAccum = 25, kDescBiasDataType = 26;
+                     kDescAScalePointer = 17, kDescBScalePointer = 18, kDescFastAccum = 25,
+                     kDescBiasDataType = 26;
 // cublasLtEpilogue_t
 inline constexpr uint32_t kEpilogueDefault = 1, kEpilogueBias = 4;
 // cublasLtMatmulPreferenceAttributes_t

@@ -1,7 +1,9 @@
 #include "kernels/cublaslt/cublaslt_gemm.h"
 
+#include <unistd.h>
+
 #include <cmath>
-#include <cstring>
+#include <cstdio>
 #include <vector>
 
 #include "common/bfloat16.h"
@@ -247,6 +249,16 @@ TEST(LoadCublasLtTest, AMissingLibraryIsNamedWithTheRemedy) {
   EXPECT_THAT(missing.message(), HasSubstr("install cuBLAS 13"));
   // A library that is there and is another one.
   EXPECT_THAT(LoadCublasLt({"libm.so.6"}).status().message(), HasSubstr("has no cublasLtGetVersion"));
+}
+
+// The real library, where it is. Last: once it is loaded, it is what every load gives.
+TEST(RealCublasLtTest, HasEverySymbolAndNeedsADriverToStart) {
+  const auto library = LoadCublasLt();
+  if (!library.ok()) GTEST_SKIP() << library.status();
+  std::printf("cuBLASLt %zu\n", (*library)->GetVersion());
+  EXPECT_GE((*library)->GetVersion(), 130000u);
+  if (access("/dev/nvidiactl", F_OK) == 0) GTEST_SKIP() << "there is a driver; tests/gpu runs on it";
+  EXPECT_EQ(CublasLtGemm::Create(**library).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

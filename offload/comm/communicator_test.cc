@@ -1,6 +1,7 @@
 // What every communicator promises, on the reference (threads) and on NCCL's (over fakes).
 #include "offload/comm/communicator.h"
 
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -292,6 +293,16 @@ TEST(LoadNcclTest, AMissingLibraryIsNamedWithTheRemedy) {
   EXPECT_THAT(missing.message(), HasSubstr("libnot_nccl.so.2"));
   EXPECT_THAT(missing.message(), HasSubstr("install NCCL"));
   EXPECT_THAT(LoadNccl("libm.so.6").status().message(), HasSubstr("has no ncclGetVersion"));
+}
+
+// The real library, where it is. Last: once it is loaded, it is what every load gives.
+TEST(RealNcclTest, HasEverySymbol) {
+  const auto library = LoadNccl();
+  if (!library.ok()) GTEST_SKIP() << library.status();
+  int version = 0;
+  EXPECT_EQ((*library)->GetVersion(&version), nccl::kSuccess);
+  std::printf("NCCL %d\n", version);
+  EXPECT_GE(version, 21400);
 }
 
 }  // namespace

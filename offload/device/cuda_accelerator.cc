@@ -2,10 +2,8 @@
 
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "common/status.h"
-#include "offload/device/cuda_device.h"
 
 namespace strata {
 namespace {
@@ -16,14 +14,9 @@ class CudaAccelerator : public Accelerator {
       : cuda_(cuda), math_(std::move(math)), info_(info) {}
 
   std::string description() const override { return info_.name; }
-
   int64_t memory_bytes() const override { return info_.memory_bytes; }
-
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
-    STRATA_ASSIGN_OR_RETURN(std::unique_ptr<StateOps> state_ops, math_.make_state_ops());
-    STRATA_ASSIGN_OR_RETURN(auto device, CreateCudaDevice(cuda_, budget_bytes, *state_ops));
-    state_ops_.push_back(std::move(state_ops));
-    return device;
+    return CreateCudaDevice(cuda_, budget_bytes, math_.states);
   }
   absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override { return math_.make_ops(compute); }
 
@@ -31,7 +24,6 @@ class CudaAccelerator : public Accelerator {
   CudaApi& cuda_;
   const CudaMath math_;
   const CudaDeviceInfo info_;
-  std::vector<std::unique_ptr<StateOps>> state_ops_;  // of the devices that were created
 };
 
 }  // namespace
@@ -53,12 +45,13 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda
   }
   CudaDeviceInfo info;
   if (const int error = cuda.GetDeviceInfo(&info); error != kCudaSuccess) {
-    return absl::FailedPreconditionError(absl::StrCat("the GPU does not answer: ", text(error)));
+    return absl::FailedPreconditionError(absl::StrCat("no GPU: it does not answer: ", text(error)));
   }
-  if (info.major < 8) {
-    return absl::FailedPreconditionError(absl::StrCat(info.name, " has compute capability ", info.major, ".",
-                                                      info.minor,
-                                                      ": the kernels need 8.0 (Ampere) or newer"));
+  // What the kernels are compiled for (deploy/bazel/cuda.bzl): sm_80, which all of 8.x runs, and sm_90a.
+  if (info.major != 8 && !(info.major == 9 && info.minor == 0)) {
+    return absl::FailedPreconditionError(absl::StrCat("no GPU: ", info.name, " has compute capability ",
+                                                      info.major, ".", info.minor,
+                                                      ", there are kernels for 8.x and 9.0"));
   }
   return std::make_unique<CudaAccelerator>(cuda, std::move(math), info);
 }

@@ -7,15 +7,15 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
-#include "kernels/state_ops.h"
 #include "offload/device/accelerator.h"
 #include "offload/device/cuda_api.h"
+#include "offload/device/cuda_device.h"
 
 namespace strata {
 
 struct CudaMath {
   std::function<absl::StatusOr<std::unique_ptr<Ops>>(DType compute)> make_ops;
-  std::function<absl::StatusOr<std::unique_ptr<StateOps>>()> make_state_ops;
+  CudaStateMath states;
 };
 
 // `cuda` outlives it. kFailedPrecondition, with the reason, when there is no GPU.

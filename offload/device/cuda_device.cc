@@ -20,10 +20,10 @@ constexpr int64_t kBudgetAlignment = 4096;
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(CudaApi& cuda, StateOps& state_ops) : cuda_(cuda), state_ops_(state_ops) {}
+  explicit CudaDevice(CudaApi& cuda) : cuda_(cuda) {}
   ~CudaDevice() override;
 
-  absl::Status Open(int64_t budget_bytes);
+  absl::Status Open(int64_t budget_bytes, const CudaStateMath& state_math);
 
   std::string description() const override {
     return absl::StrFormat("%s (compute capability %d.%d), arena of %s", info_.name, info_.major, info_.minor,
@@ -41,7 +41,7 @@ class CudaDevice : public Device {
   absl::Status Synchronize(DeviceEvent* event) override;
   absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host, int64_t bytes) override;
   absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override;
-  StateOps& state_ops() override { return state_ops_; }
+  StateOps& state_ops() override { return *state_ops_; }
 
  private:
   class Event;
@@ -59,7 +59,8 @@ class CudaDevice : public Device {
   absl::Status OutOfMemory(int64_t bytes);
 
   CudaApi& cuda_;
-  StateOps& state_ops_;
+  std::unique_ptr<StateOps> state_ops_;
+  void* scratch_ = nullptr;  // state_ops_'
   CudaDeviceInfo info_;
   std::byte* arena_ = nullptr;
   int64_t arena_bytes_ = 0;
@@ -106,7 +107,10 @@ CudaDevice::~CudaDevice() {
   }
   if (registered != nullptr) (void)Check(cuda_.HostUnregister(registered), "cudaHostUnregister");
   for (void* memory : results) (void)Check(cuda_.FreeHost(memory), "cudaFreeHost");
-  if (arena_ != nullptr) (void)Check(cuda_.Free(arena_), "cudaFree");
+  state_ops_.reset();
+  for (void* memory : {scratch_, static_cast<void*>(arena_)}) {
+    if (memory != nullptr) (void)Check(cuda_.Free(memory), "cudaFree");
+  }
 }
 
 absl::Status CudaDevice::OutOfMemory(int64_t bytes) {
@@ -134,7 +138,7 @@ absl::Status CudaDevice::Check(int error, absl::string_view what) {
   return death_;
 }
 
-absl::Status CudaDevice::Open(int64_t budget_bytes) {
+absl::Status CudaDevice::Open(int64_t budget_bytes, const CudaStateMath& state_math) {
   if (budget_bytes <= 0 || budget_bytes % kBudgetAlignment != 0) {
     return absl::InvalidArgumentError(absl::StrCat("a device arena of ", budget_bytes,
                                                    " bytes: the size is a multiple of ", kBudgetAlignment,
@@ -153,6 +157,11 @@ absl::Status CudaDevice::Open(int64_t budget_bytes) {
   STRATA_RETURN_IF_ERROR(Check(error, "cudaMalloc"));
   arena_ = static_cast<std::byte*>(arena);
   arena_bytes_ = budget_bytes;
+  if (state_math.scratch_bytes > 0) {
+    STRATA_RETURN_IF_ERROR(Check(cuda_.Malloc(&scratch_, static_cast<size_t>(state_math.scratch_bytes)),
+                                 "cudaMalloc of scratch"));
+  }
+  STRATA_ASSIGN_OR_RETURN(state_ops_, state_math.make({scratch_, state_math.scratch_bytes}));
   STRATA_ASSIGN_OR_RETURN(setup_stream_, CreateStream());
   return absl::OkStatus();
 }
@@ -248,9 +257,9 @@ absl::Status CudaDevice::CopyToHost(Stream* stream, std::byte* host, const std::
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
-                                                         StateOps& state_ops) {
-  auto device = std::make_unique<CudaDevice>(cuda, state_ops);
-  STRATA_RETURN_IF_ERROR(device->Open(budget_bytes));
+                                                         const CudaStateMath& state_math) {
+  auto device = std::make_unique<CudaDevice>(cuda);
+  STRATA_RETURN_IF_ERROR(device->Open(budget_bytes, state_math));
   return device;
 }
 

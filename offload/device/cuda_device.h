@@ -8,6 +8,7 @@
 #define OFFLOAD_DEVICE_CUDA_DEVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -17,10 +18,17 @@
 
 namespace strata {
 
-// `cuda` and `state_ops` outlive the device. `budget_bytes` is a multiple of 4096 above 0. There is
-// a GPU (cuda_accelerator.h looks). kResourceExhausted when it has not that much free memory.
+// Makes the math of a device's states: `scratch` is device memory of at least `scratch_bytes`, which outlives
+// the result. It comes beside the arena: like the CUDA context it is no part of the budget.
+struct CudaStateMath {
+  int64_t scratch_bytes = 0;
+  std::function<absl::StatusOr<std::unique_ptr<StateOps>>(Workspace scratch)> make;
+};
+
+// `cuda` outlives the device. `budget_bytes` is a multiple of 4096 above 0. There is a GPU
+// (cuda_accelerator.h looks). kResourceExhausted when it has not that much free memory.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
-                                                         StateOps& state_ops);
+                                                         const CudaStateMath& state_math);
 
 }  // namespace strata
 

@@ -21,14 +21,19 @@ std::string CauseIn(const absl::Status& status) {
   return std::string(status.GetPayload(kCausePayload).value_or(absl::Cord()));
 }
 
+const CudaStateMath kStateMath = {.scratch_bytes = 4096, .make = [](Workspace scratch) {
+                                    EXPECT_NE(scratch.data, nullptr);
+                                    EXPECT_EQ(scratch.bytes, 4096);
+                                    return MakeCpuStateOps(1);
+                                  }};
+
 class CudaDeviceTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Device>> Make(int64_t bytes = kMiB) {
-    return CreateCudaDevice(cuda_, bytes, *state_ops_);
+    return CreateCudaDevice(cuda_, bytes, kStateMath);
   }
 
   FakeCuda cuda_{{.memory_bytes = 4 * kMiB}};
-  const std::unique_ptr<StateOps> state_ops_ = MakeCpuStateOps(1);
 };
 
 TEST_F(CudaDeviceTest, HasOneArenaOfExactlyTheBudgetAndGivesEverythingBack) {
@@ -40,7 +45,7 @@ TEST_F(CudaDeviceTest, HasOneArenaOfExactlyTheBudgetAndGivesEverythingBack) {
     EXPECT_THAT((*device)->description(), HasSubstr("Fake GPU"));
     size_t free_bytes, total;
     ASSERT_EQ(cuda_.MemGetInfo(&free_bytes, &total), 0);
-    EXPECT_EQ(total - free_bytes, static_cast<size_t>(kMiB));
+    EXPECT_EQ(total - free_bytes, static_cast<size_t>(kMiB + kStateMath.scratch_bytes));
     EXPECT_TRUE((*device)->RegisterHost(host).ok());
     EXPECT_TRUE((*device)->AllocateResults(64).ok());
     EXPECT_TRUE((*device)->CreateStream().ok());
@@ -85,12 +90,12 @@ TEST_F(CudaDeviceTest, TooLittleMemoryIsTypedWithNeedAndHave) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(CauseIn(full), kCauseDeviceOom);
   EXPECT_THAT(full.message(),
-              HasSubstr("needs 2097152 bytes (2 MiB), Fake GPU has 1048576 bytes (1 MiB) free"));
+              HasSubstr("needs 2097152 bytes (2 MiB), Fake GPU has 1044480 bytes (1020 KiB) free"));
   EXPECT_THAT(full.message(), HasSubstr("lower memory.device"));
   // Another process may take it between the look and the allocation.
   cuda_.FailCall(0, kCudaMemoryAllocation, "cudaMalloc");
-  EXPECT_EQ(Make(kMiB).status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_TRUE(Make(kMiB).ok());
+  EXPECT_EQ(Make(kMiB / 2).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Make(kMiB / 2).ok());
   EXPECT_EQ(Make(1000).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -140,7 +145,7 @@ TEST_F(CudaDeviceTest, EveryCallThatFailsIsReportedAndNothingLeaksWhenTheContext
     absl::Status status;
     int64_t calls;
     {
-      auto device = CreateCudaDevice(cuda, kMiB, *state_ops_);
+      auto device = CreateCudaDevice(cuda, kMiB, kStateMath);
       status = device.status();
       if (status.ok()) status.Update((*device)->RegisterHost(host));
       if (status.ok()) status.Update((*device)->AllocateResults(64).status());

@@ -40,9 +40,10 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& f
                               " bytes, this program needs ", kCudaPluginAbi, " of ", sizeof(CudaPluginTable),
                               "; put the one of this build there"));
   }
-  STRATA_ASSIGN_OR_RETURN(auto accelerator,
-                          CreateCudaAccelerator(table->api(), {.make_ops = table->make_ops,
-                                                               .make_state_ops = table->make_state_ops}));
+  STRATA_ASSIGN_OR_RETURN(
+      auto accelerator,
+      CreateCudaAccelerator(table->api(), {.make_ops = table->make_ops,
+                                           .states = {table->state_scratch_bytes(), table->make_state_ops}}));
   if (const absl::Status ready = table->ready(); !ready.ok()) return NoGpu(std::string(ready.message()));
   return accelerator;
 }

@@ -18,7 +18,7 @@ inline constexpr char kCudaPluginFile[] = "libstrata_cuda.so";
 inline constexpr char kCudaPluginSymbol[] = "strata_cuda_plugin";
 
 // One more with each change of CudaPluginTable, CudaApi, Ops or StateOps.
-inline constexpr uint32_t kCudaPluginAbi = 1;
+inline constexpr uint32_t kCudaPluginAbi = 2;
 
 struct CudaPluginTable {
   // These two are at the beginning of every version.
@@ -30,7 +30,9 @@ struct CudaPluginTable {
   // The runtime; for the process's life.
   CudaApi& (*api)() = nullptr;
   absl::StatusOr<std::unique_ptr<Ops>> (*make_ops)(DType compute) = nullptr;
-  absl::StatusOr<std::unique_ptr<StateOps>> (*make_state_ops)() = nullptr;
+  // As CudaStateMath (cuda_device.h).
+  int64_t (*state_scratch_bytes)() = nullptr;
+  absl::StatusOr<std::unique_ptr<StateOps>> (*make_state_ops)(Workspace scratch) = nullptr;
 };
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/device/cuda_plugin_abi.h"
@@ -62,7 +63,9 @@ TEST_F(CudaPluginTest, ALibraryWithoutTheSymbolIsNotOurs) {
   ExpectNoGpu(OpenCudaPlugin(folder_.string()), "has no symbol strata_cuda_plugin");
 }
 
-TEST_F(CudaPluginTest, AnotherAbiIsRefused) { ExpectNoGpu(Open("abi"), "is of another build: ABI 2"); }
+TEST_F(CudaPluginTest, AnotherAbiIsRefused) {
+  ExpectNoGpu(Open("abi"), absl::StrCat("is of another build: ABI ", kCudaPluginAbi + 1));
+}
 
 TEST_F(CudaPluginTest, WithoutADriverTheReasonIsTheRuntimes) {
   ExpectNoGpu(Open("driver"), "no CUDA-capable device is detected");

@@ -40,7 +40,8 @@ extern "C" const strata::CudaPluginTable* strata_cuda_plugin() {
       .make_ops = [](strata::DType compute) -> absl::StatusOr<std::unique_ptr<strata::Ops>> {
         return strata::EnqueuedOps(Cuda(), strata::MakeCpuOps(compute, 1));
       },
-      .make_state_ops = []() -> absl::StatusOr<std::unique_ptr<strata::StateOps>> {
+      .state_scratch_bytes = []() -> int64_t { return 0; },
+      .make_state_ops = [](strata::Workspace) -> absl::StatusOr<std::unique_ptr<strata::StateOps>> {
         return strata::EnqueuedStateOps(Cuda(), strata::MakeCpuStateOps(1));
       },
   };

@@ -185,8 +185,9 @@ class FakeGpuTest : public EngineTest {
     UseCpu();
     cuda_ = std::make_unique<FakeCuda>(options);
     auto accelerator = CreateCudaAccelerator(
-        *cuda_, {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
-                 .make_state_ops = [this] { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }});
+        *cuda_,
+        {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
+         .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}});
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     accelerator_ = *std::move(accelerator);
   }

@@ -1,0 +1,106 @@
+#include "kernels/dispatch/attention_dispatch.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace strata {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Row {
+  int arch;
+  DType dtype;
+  int head_dim;
+  const char* forward;  // "": nobody
+  const char* backward;
+};
+
+// Pinned: a change here is a change of what every job runs.
+constexpr Row kTable[] = {
+    {80, DType::kBF16, 64, "fa2", "fa2"},  {80, DType::kBF16, 128, "fa2", "fa2"},
+    {80, DType::kF16, 96, "fa2", "fa2"},   {80, DType::kBF16, 256, "fa2", ""},
+    {86, DType::kBF16, 128, "fa2", "fa2"}, {89, DType::kF16, 128, "fa2", "fa2"},
+    {90, DType::kBF16, 64, "fa3", "fa3"},  {90, DType::kBF16, 96, "fa3", "fa3"},
+    {90, DType::kBF16, 128, "fa3", "fa3"}, {90, DType::kF16, 128, "fa3", "fa3"},
+    {90, DType::kBF16, 256, "fa3", ""},    {90, DType::kBF16, 80, "fa2", "fa2"},
+    {90, DType::kBF16, 32, "fa2", "fa2"},  {90, DType::kBF16, 160, "fa2", ""},
+    {90, DType::kBF16, 60, "", ""},        {90, DType::kF32, 128, "", ""},
+    {75, DType::kF16, 128, "", ""},        {100, DType::kBF16, 128, "cudnn", "cudnn"},
+    {100, DType::kBF16, 256, "", ""},      {120, DType::kF16, 64, "cudnn", "cudnn"},
+};
+
+AttentionProblem ProblemOf(const Row& row, bool backward) {
+  return {.arch = row.arch,
+          .dtype = row.dtype,
+          .backward = backward,
+          .head_dim = row.head_dim,
+          .heads = 32,
+          .kv_heads = 8};
+}
+
+TEST(AttentionDispatchTest, TheTableOfChoices) {
+  AttentionDispatch dispatch({.cudnn_why_not = ""});
+  for (const Row& row : kTable) {
+    for (const bool backward : {false, true}) {
+      const AttentionProblem problem = ProblemOf(row, backward);
+      const std::string expected = backward ? row.backward : row.forward;
+      const auto chosen = dispatch.Choose(problem);
+      EXPECT_EQ(chosen.ok() ? Name(*chosen) : "", expected) << ToText(problem) << chosen.status();
+      if (!chosen.ok()) {
+        EXPECT_EQ(chosen.status().code(), absl::StatusCode::kUnimplemented);
+        for (const AttentionProvider provider : kAttentionProviders)
+          EXPECT_THAT(chosen.status().message(), HasSubstr(absl::StrCat(Name(provider), ": ")));
+      }
+    }
+  }
+}
+
+TEST(AttentionDispatchTest, WithoutCudnnItsReasonIsGiven) {
+  AttentionDispatch dispatch({.cudnn_why_not = "libcudnn.so.9 is not there"});
+  EXPECT_THAT(dispatch.Choose(ProblemOf(kTable[17], false)).status().message(),
+              HasSubstr("cudnn: libcudnn.so.9 is not there"));
+}
+
+TEST(AttentionDispatchTest, AForcedProviderIsTakenOrRefusedWithTheReason) {
+  AttentionDispatch fa2({.forced = AttentionProvider::kFa2, .cudnn_why_not = ""});
+  EXPECT_EQ(*fa2.Choose(ProblemOf({90, DType::kBF16, 128, "", ""}, false)), AttentionProvider::kFa2);
+  const absl::Status refused = AttentionDispatch({.forced = AttentionProvider::kFa3, .cudnn_why_not = ""})
+                                   .Choose(ProblemOf({80, DType::kBF16, 128, "", ""}, false))
+                                   .status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr("fa3 is forced and cannot: fa3: needs compute capability 9.0"));
+  AttentionProblem packed = ProblemOf({90, DType::kBF16, 128, "", ""}, false);
+  packed.packed = true;
+  EXPECT_THAT(AttentionDispatch({.forced = AttentionProvider::kCudnn, .cudnn_why_not = ""})
+                  .Choose(packed)
+                  .status()
+                  .message(),
+              HasSubstr("packed"));
+}
+
+TEST(AttentionDispatchTest, EachChoiceIsLoggedOnceAndCanBeAskedFor) {
+  std::vector<std::string> lines;
+  AttentionDispatch dispatch(
+      {.cudnn_why_not = "", .log = [&](const std::string& line) { lines.push_back(line); }});
+  const AttentionProblem problem = ProblemOf({80, DType::kBF16, 128, "", ""}, false);
+  ASSERT_TRUE(dispatch.Choose(problem).ok());
+  ASSERT_TRUE(dispatch.Choose(problem).ok());
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(
+      lines[0],
+      "attention forward of bf16, head dim 128, 32/8 heads on compute capability 8.0: fa2, because fa3: "
+      "needs compute capability 9.0 (wgmma and TMA)");
+  ASSERT_EQ(dispatch.Choices().size(), 1u);
+  EXPECT_EQ(dispatch.Choices()[0].provider, AttentionProvider::kFa2);
+  EXPECT_THAT(dispatch.Choices()[0].passed_over, HasSubstr("fa3: "));
+}
+
+TEST(AttentionDispatchTest, ProvidersHaveNames) {
+  for (const AttentionProvider provider : kAttentionProviders)
+    EXPECT_EQ(AttentionProviderOf(Name(provider)), provider);
+  EXPECT_EQ(AttentionProviderOf("fa4"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace strata
