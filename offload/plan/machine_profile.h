@@ -42,6 +42,7 @@ struct MachineProfile {
   double nvme_read_bytes_per_second = 2e9;
   double nvme_write_bytes_per_second = 1.5e9;
   double nvme_mixed_bytes_per_second = 3e9;
+  double nvme_endurance_bytes = 0;  // rated to be written in the drives' life; 0: not known
   // On the cpu lane; on an accelerator's compute lane they run at its elementwise rate.
   double adamw_seconds_per_parameter = 1e-9;
   double accumulate_bytes_per_second = 30e9;

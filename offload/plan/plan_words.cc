@@ -161,6 +161,13 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, const 
   job->notes.push_back(absl::StrFormat(
       "%s binds: %.1f ms of a step of %.1f ms; the device waits %.1f ms for transfers", simulated.binding,
       1e3 * simulated.bound_seconds, 1e3 * simulated.step_seconds, 1e3 * simulated.exposed_io_seconds));
+  const double day =
+      static_cast<double>(job->written_bytes[static_cast<int>(Tier::kNvme)]) * 86400 / simulated.step_seconds;
+  if (const double endurance = request.profile.nvme_endurance_bytes; endurance > 0 && day > 0)
+    job->notes.push_back(
+        absl::StrFormat("nvme: %.2f TB written in a day of such steps; what is rated for %.0f TB lasts %.1f "
+                        "days (%.2f years)",
+                        day / 1e12, endurance / 1e12, endurance / day, endurance / day / 365));
   // The next step up: the first move that was not made in full, and what all of it would take.
   const std::pair<Move, const char*> kNext[] = {
       {Move::kKeepSaved, "no recompute at all"},

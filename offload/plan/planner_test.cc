@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/random.h"
 #include "gtest/gtest.h"
 #include "offload/model/model_layout.h"
@@ -448,6 +449,29 @@ TEST(PlannerTest, TheModeIsChosenBySimulation) {
   request.mode = Mode::kSync;
   const auto asked = Plan(request);
   EXPECT_NE(note(std::get<PlannedJob>(asked)).find("mode sync as asked"), std::string::npos);
+}
+
+// From a rating and the bytes of a step, by hand.
+TEST(PlannerTest, APlanSaysHowLongTheDriveLasts) {
+  const ModelLayout layout = RealLayout(6);
+  PlanRequest request = Roomy(layout);
+  request.optimizer = Tier::kNvme;
+  const auto note = [&] {
+    for (const std::string& text : std::get<PlannedJob>(Plan(request)).notes) {
+      if (text.find("nvme: ") == 0) return text;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(note(), "");
+  request.profile.nvme_endurance_bytes = 600e12;
+  const auto plan = Plan(request);
+  const PlannedJob& job = std::get<PlannedJob>(plan);
+  const double steps = 600e12 / static_cast<double>(job.written_bytes[2]);
+  const double days = steps * job.simulation.step_seconds / 86400;
+  EXPECT_NE(note().find(absl::StrFormat("rated for 600 TB lasts %.1f days", days)), std::string::npos)
+      << note();
+  request.optimizer = Tier::kHost;
+  EXPECT_EQ(note(), "");
 }
 
 TEST(PlannerTest, ImpossibleWishesNameTheField) {

@@ -101,7 +101,9 @@ TEST(PlanJobTest, APlanSaysThePolicyThatWasAskedFor) {
     const v1::JobPlan plan = Plan(spec, Machine());
     ExpectExplained(plan);
     // What was optimal may be what another policy would have been.
-    if (policy != v1::RECOMPUTE_OPTIMAL) EXPECT_EQ(plan.recompute(), policy);
+    if (policy != v1::RECOMPUTE_OPTIMAL) {
+      EXPECT_EQ(plan.recompute(), policy);
+    }
     std::printf("%s: step %lld s, %s\n", v1::Recompute_Name(policy).c_str(),
                 static_cast<long long>(plan.step_time().seconds()), plan.notes(4).c_str());
   }
@@ -125,7 +127,7 @@ TEST(PlanJobTest, OptimalMixesWhatLayersKeepWhereThatIsFaster) {
     return static_cast<double>(plan.step_time().seconds()) + plan.step_time().nanos() * 1e-9;
   };
   const v1::JobPlan mixed = Plan(spec, machine);
-  ExpectExplained(mixed);
+  ASSERT_TRUE(mixed.fits());
   EXPECT_EQ(mixed.recompute(), v1::RECOMPUTE_OPTIMAL);
   std::set<std::string> kinds;
   for (const v1::BlockRow& row : mixed.blocks()) kinds.insert(row.saved());

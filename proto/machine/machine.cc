@@ -109,6 +109,11 @@ absl::Status CheckMachine(const v1::MachineProfile& p) {
     STRATA_RETURN_IF_ERROR(CheckSpeed(speeds[i].first, speeds[i].second));
     if (i < kRequired && speeds[i].second == 0) return Bad(speeds[i].first, "is missing");
   }
+  // From a memory card's to all the drives of a large machine.
+  if (const double endurance = p.nvme_endurance_bytes();
+      endurance != 0 && !(endurance >= 1e9 && endurance <= 1e21))
+    return Bad("nvme_endurance_bytes",
+               absl::StrCat(endurance, " is not what a drive is rated to have written in its life"));
   if (p.cores() < 0 || p.cores() > 1 << 20)
     return Bad("cores", absl::StrCat(p.cores(), " is no number of cores"));
   if (p.threads() < 0 || p.threads() > 1 << 20)
@@ -135,6 +140,7 @@ MachineProfile FromProto(const v1::MachineProfile& p) {
   profile.accumulate_bytes_per_second = Or(p.accumulate_bytes_per_second(), profile.dram_bytes_per_second);
   profile.norm_bytes_per_second = Or(p.norm_bytes_per_second(), profile.dram_bytes_per_second);
   profile.per_op_seconds = Or(p.per_op_seconds(), profile.per_op_seconds);
+  profile.nvme_endurance_bytes = p.nvme_endurance_bytes();
   profile.device_is_cpu = p.device_is_cpu();
   profile.cores = p.cores();
   profile.threads = std::max(1, p.threads());
@@ -156,6 +162,7 @@ v1::MachineProfile ToProto(const MachineProfile& profile) {
   p.set_accumulate_bytes_per_second(profile.accumulate_bytes_per_second);
   p.set_norm_bytes_per_second(profile.norm_bytes_per_second);
   p.set_per_op_seconds(profile.per_op_seconds);
+  p.set_nvme_endurance_bytes(profile.nvme_endurance_bytes);
   p.set_device_is_cpu(profile.device_is_cpu);
   p.set_cores(profile.cores);
   p.set_threads(profile.threads);

@@ -82,6 +82,7 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
                         &profile.per_op_seconds, &profile.nvme_cores, &profile.dram_bytes_per_second}) {
     *field = value++;
   }
+  profile.nvme_endurance_bytes = 600e12;
   profile.cores = 3;
   profile.threads = 5;
   EXPECT_EQ(FromProto(ToProto(profile)), profile);
@@ -98,6 +99,11 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
     nonsense = ToProto(profile);
     nonsense.mutable_bf16()->set_forward_flops(0, speed);
     EXPECT_FALSE(CheckMachine(nonsense).ok()) << speed;
+  }
+  for (const double endurance : {-1.0, 600.0, 1e300, std::nan("")}) {
+    nonsense = ToProto(profile);
+    nonsense.set_nvme_endurance_bytes(endurance);
+    EXPECT_TRUE(absl::StrContains(CheckMachine(nonsense).message(), "nvme_endurance_bytes")) << endurance;
   }
   EXPECT_EQ(FromProto(v1::MachineProfile()), MachineProfile());
 }
