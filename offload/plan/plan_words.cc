@@ -191,23 +191,23 @@ PlanShortfall ExplainShortfall(const PlanRequest& request, const PlacementSearch
     shortfall.needed_bytes = *needed;
     std::swap(remedies.front(), remedies.back());
   }
-  // Of several tiers together: the smallest of the first when the others are unlimited, then of the next. A
-  // device that could hold everything is seldom what there is, so this is told beside it.
-  const bool device_alone = remedies.size() == 1 && shortfall.tier == Tier::kDevice;
-  if (remedies.empty() || device_alone) {
+  // Of several tiers together: the smallest of the first when the others are unlimited, then of the next.
+  // Where no NVMe alone will do, a device or a host that could hold everything is seldom what there is.
+  const bool none_alone = remedies.empty();
+  if (!search.Minimum(Tier::kNvme, request.budget).has_value()) {
     TierBytes budget = {kNoLimit, kNoLimit, kNoLimit};
     std::vector<std::string> all;
     for (const Tier tier : kTiers) {
       const int64_t needed = search.Minimum(tier, budget).value_or(0);
       At(budget, tier) = std::max(request.budget[static_cast<int>(tier)], needed);
       if (needed <= request.budget[static_cast<int>(tier)]) continue;
-      if (all.empty() && !device_alone) {
+      if (all.empty() && none_alone) {
         shortfall.tier = tier;
         shortfall.needed_bytes = needed;
       }
       all.push_back(AtLeast(tier, needed));
     }
-    if (!device_alone || all.size() > 1) remedies.push_back(absl::StrJoin(all, " and "));
+    if (none_alone || all.size() > 1) remedies.push_back(absl::StrJoin(all, " and "));
   }
   for (std::string& remedy : WishesInTheWay(request)) remedies.push_back(std::move(remedy));
   shortfall.budget_bytes = request.budget[static_cast<int>(shortfall.tier)];
