@@ -1,15 +1,15 @@
 #include "offload/plan/plan_words.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
+#include "common/seconds.h"
 #include "offload/plan/slot_table.h"
 
 namespace strata {
@@ -21,22 +21,15 @@ constexpr Tier kTiers[] = {Tier::kDevice, Tier::kHost, Tier::kNvme};
 
 int64_t& At(TierBytes& bytes, Tier tier) { return bytes[static_cast<int>(tier)]; }
 
-// Rounded up, so that a budget of what is printed fits.
-std::string Size(int64_t bytes) {
-  const double mib = std::ceil(static_cast<double>(bytes) / (1 << 20) * 10) / 10;
-  if (mib < 10240) return absl::StrFormat("%.1fMiB", mib);
-  return absl::StrFormat("%.2fGiB", std::ceil(static_cast<double>(bytes) / (1 << 30) * 100) / 100);
-}
-
 std::string AtLeast(Tier tier, int64_t bytes) {
-  return absl::StrCat("memory.", Name(tier), ": at least ", bytes, " bytes (", Size(bytes), ")");
+  return absl::StrCat("memory.", Name(tier), ": at least ", bytes, " bytes (", FormatBytes(bytes), ")");
 }
 
 std::string WhereText(const std::array<int64_t, kTierCount>& bytes) {
   std::vector<std::string> parts;
   for (const Tier tier : kTiers) {
     if (const int64_t n = bytes[static_cast<int>(tier)]; n > 0)
-      parts.push_back(absl::StrCat(Size(n), " ", Name(tier)));
+      parts.push_back(absl::StrCat(FormatBytes(n), " ", Name(tier)));
   }
   return parts.empty() ? "nothing" : absl::StrJoin(parts, ", ");
 }
@@ -46,11 +39,11 @@ std::string ModeText(const Candidate& best, double step_seconds) {
   if (best.modes.empty()) return " as asked";
   std::vector<std::string> parts;
   for (const ModeTrial& trial : best.modes) {
-    const double scale = 1e3 * step_seconds / best.seconds;
-    parts.push_back(absl::StrFormat("%s %.1f ms", Name(trial.mode), trial.seconds * scale));
+    const double scale = step_seconds / best.seconds;
+    parts.push_back(absl::StrCat(Name(trial.mode), " ", FormatSeconds(trial.seconds * scale)));
     if (trial.mode == Mode::kSpeculative)
-      absl::StrAppendFormat(&parts.back(), " a step, %.1f ms where every step clips",
-                            trial.redo_seconds * scale);
+      absl::StrAppend(&parts.back(), " a step, ", FormatSeconds(trial.redo_seconds * scale),
+                      " where every step clips");
   }
   return absl::StrCat(": ", absl::StrJoin(parts, ", "));
 }
@@ -158,9 +151,10 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, const 
         "mode speculative: a step that clips does its NVMe updates twice, which the predicted step leaves "
         "out");
   const Simulation& simulated = job->simulation;
-  job->notes.push_back(absl::StrFormat(
-      "%s binds: %.1f ms of a step of %.1f ms; the device waits %.1f ms for transfers", simulated.binding,
-      1e3 * simulated.bound_seconds, 1e3 * simulated.step_seconds, 1e3 * simulated.exposed_io_seconds));
+  job->notes.push_back(absl::StrCat("bound by ", simulated.binding, ": ",
+                                    FormatSeconds(simulated.bound_seconds), " of a step of ",
+                                    FormatSeconds(simulated.step_seconds), "; the device waits ",
+                                    FormatSeconds(simulated.exposed_io_seconds), " for transfers"));
   const double day =
       static_cast<double>(job->written_bytes[static_cast<int>(Tier::kNvme)]) * 86400 / simulated.step_seconds;
   if (const double endurance = request.profile.nvme_endurance_bytes; endurance > 0 && day > 0)
@@ -204,21 +198,23 @@ PlanShortfall ExplainShortfall(const PlanRequest& request, const PlacementSearch
     shortfall.needed_bytes = *needed;
     std::swap(remedies.front(), remedies.back());
   }
-  if (remedies.empty()) {
-    // Several are short: the smallest of the first when the others are unlimited, then of the next.
+  // Of several tiers together: the smallest of the first when the others are unlimited, then of the next.
+  // Where no NVMe alone will do, a device or a host that could hold everything is seldom what there is.
+  const bool none_alone = remedies.empty();
+  if (!search.Minimum(Tier::kNvme, request.budget).has_value()) {
     TierBytes budget = {kNoLimit, kNoLimit, kNoLimit};
     std::vector<std::string> all;
     for (const Tier tier : kTiers) {
       const int64_t needed = search.Minimum(tier, budget).value_or(0);
       At(budget, tier) = std::max(request.budget[static_cast<int>(tier)], needed);
       if (needed <= request.budget[static_cast<int>(tier)]) continue;
-      if (all.empty()) {
+      if (all.empty() && none_alone) {
         shortfall.tier = tier;
         shortfall.needed_bytes = needed;
       }
       all.push_back(AtLeast(tier, needed));
     }
-    remedies.push_back(absl::StrJoin(all, " and "));
+    if (none_alone || all.size() > 1) remedies.push_back(absl::StrJoin(all, " and "));
   }
   for (std::string& remedy : WishesInTheWay(request)) remedies.push_back(std::move(remedy));
   shortfall.budget_bytes = request.budget[static_cast<int>(shortfall.tier)];

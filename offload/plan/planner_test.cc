@@ -11,8 +11,10 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "common/random.h"
 #include "gtest/gtest.h"
 #include "offload/model/model_layout.h"
@@ -79,6 +81,39 @@ void ExpectExactMinimum(const PlanRequest& request, const std::string& what) {
     remedied.budget[static_cast<int>(shortfall.tier)] = shortfall.needed_bytes;
     EXPECT_TRUE(std::holds_alternative<PlannedJob>(Plan(remedied))) << what << ": " << shortfall.remedy;
   }
+}
+
+// Budgets of `request` that what "memory.host: at least N bytes (...) and memory.nvme: ..." says.
+PlanRequest Obeying(const std::string& remedy, PlanRequest request) {
+  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    const std::string name = std::string("memory.") + Name(tier) + ": at least ";
+    if (const size_t at = remedy.find(name); at != std::string::npos)
+      request.budget[static_cast<int>(tier)] = std::stoll(remedy.substr(at + name.size()));
+  }
+  return request;
+}
+
+// Where only a device or a host that holds everything would do alone, what less of it and more of NVMe take
+// is told too.
+TEST(PlannerTest, EveryAlternativeOfARemedyFits) {
+  const ModelLayout layout = RealLayout(6);
+  int together = 0;
+  for (const int64_t device : {16 * kMiB, 36 * kMiB}) {
+    for (const int64_t host : {int64_t{4096}, 30 * kMiB}) {
+      PlanRequest request = Roomy(layout);
+      request.budget = {device, host, kMiB};
+      const auto plan = Plan(request);
+      ASSERT_TRUE(std::holds_alternative<PlanShortfall>(plan)) << device << " " << host;
+      const std::string& remedy = std::get<PlanShortfall>(plan).remedy;
+      EXPECT_TRUE(absl::StrContains(remedy, "and memory.nvme")) << remedy;
+      together += absl::StrContains(remedy, ", or memory.");
+      for (const absl::string_view one : absl::StrSplit(remedy, ", or ")) {
+        EXPECT_TRUE(std::holds_alternative<PlannedJob>(Plan(Obeying(std::string(one), request))))
+            << device << " " << host << ": " << one << " of " << remedy;
+      }
+    }
+  }
+  EXPECT_GE(together, 3);
 }
 
 TEST(PlannerTest, MinimumIsExactForManyLayoutsWishesAndBudgets) {
