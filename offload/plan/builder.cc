@@ -90,10 +90,11 @@ class Builder {
   }
 
  private:
-  // The first is for what is done again, unless it is the only one. (It is seldom touched: the others are the
-  // highest bytes.)
+  // Of three and more the first is kept for what is done again: that waits for CLIP, and what has the same
+  // slots would wait behind it, also when there is nothing to do again. (Such steps do not touch it: the
+  // others are the highest bytes.)
   void DivideSlots(const SlotTable::Pool& slots, SlotPool* pool, SlotPool* redo) const {
-    const bool divide = redoes_ && slots.size() > 1;
+    const bool divide = redoes_ && slots.size() > 2;
     *pool = SlotPool({slots.begin() + (divide ? 1 : 0), slots.end()});
     if (redoes_) *redo = SlotPool(divide ? SlotTable::Pool{slots[0]} : slots);
   }

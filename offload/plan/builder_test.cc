@@ -220,11 +220,12 @@ TEST(BuilderTest, DepthIsTheWindowOfNvmeLanes) {
 }
 
 // It waits for CLIP and would hold up what does not.
-TEST(BuilderTest, WhatIsDoneAgainHasLanesAndSlotsOfItsOwn) {
+TEST(BuilderTest, WhatIsDoneAgainHasLanesAndASlotOfItsOwn) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 6});
   PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
   for (const int io_threads : {1, 3}) {
     choice.io_threads = io_threads;
+    choice.prefetch_depth = 3;
     choice.mode = Mode::kOverlap;
     const absl::StatusOr<BuiltPlans> overlap = BuildPlans(layout, choice);
     choice.mode = Mode::kForwardOverlap;

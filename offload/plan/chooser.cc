@@ -125,7 +125,7 @@ absl::StatusOr<Candidate> InMode(const PlanRequest& request, const PlacementSear
     other.start.mode = mode;
     other.start.prefetch_depth = depth;
     other.choice.mode = mode;
-    // A mode may take a slot more than another.
+    // A mode may take more memory than another.
     if (!PlacementSearch::Within(search.Peak(other.start), request.budget)) continue;
     if (depth != best.choice.prefetch_depth) {
       other.choice = search.Fill(other.start, other.order, request.budget);

@@ -55,30 +55,17 @@ absl::Status CheckRequest(const PlanRequest& r) {
 
 // Relief stops as soon as a tier fits, which now and then leaves another tier worse off than a smaller budget
 // would have. A job that fits a part of its budget fits all of it.
-std::vector<PlanChoice> Starts(const TierBytes& budget, const PlacementSearch& search) {
-  std::vector<PlanChoice> starts = search.Fitting(budget, 2);
+std::vector<PlanChoice> Starts(const PlanRequest& request, const PlacementSearch& search) {
+  std::vector<PlanChoice> starts = search.Fitting(request.budget, 2);
   for (const Tier tier : kTiers) {
     if (!starts.empty()) break;
-    const std::optional<int64_t> minimum = search.Minimum(tier, budget);
-    if (!minimum.has_value() || *minimum > At(budget, tier)) continue;
-    TierBytes part = budget;
+    const std::optional<int64_t> minimum = search.Minimum(tier, request.budget);
+    if (!minimum.has_value() || *minimum > request.budget[static_cast<int>(tier)]) continue;
+    TierBytes part = request.budget;
     At(part, tier) = *minimum;
     starts = search.Fitting(part, 2);
   }
   return starts;
-}
-
-// The smallest budget of `tier` that has a start, the others as given; `start` is that of the budget as it
-// is. It may need less than the search for a minimum finds, and so may the start at that, and so on.
-int64_t MinimumBytes(Tier tier, TierBytes budget, const PlacementSearch& search, const PlanChoice& start) {
-  int64_t fits =
-      std::min(search.Minimum(tier, budget).value_or(At(budget, tier)), At(search.Peak(start), tier));
-  while (true) {
-    At(budget, tier) = fits;
-    const std::vector<PlanChoice> starts = Starts(budget, search);
-    if (starts.empty() || At(search.Peak(starts.front()), tier) >= fits) return fits;
-    fits = At(search.Peak(starts.front()), tier);
-  }
 }
 
 // Seconds of a step that kAdviceBytes more of each tier save, filled as the best candidate was.
@@ -140,11 +127,14 @@ absl::StatusOr<std::variant<PlannedJob, PlanShortfall>> MakePlan(const PlanReque
   if (search.bases().empty())
     return Bad("memory.placement", "no placement satisfies these wishes together; leave one of them out");
   STRATA_RETURN_IF_ERROR(CheckChoice(*request.layout, search.bases().front()));
-  const std::vector<PlanChoice> starts = Starts(request.budget, search);
+  const std::vector<PlanChoice> starts = Starts(request, search);
   if (starts.empty()) return ExplainShortfall(request, search);
+  // Relief at another budget can pass by the start.
+  const TierBytes least = search.Peak(starts.front());
   TierBytes minimum{};
   for (const Tier tier : kTiers)
-    At(minimum, tier) = MinimumBytes(tier, request.budget, search, starts.front());
+    At(minimum, tier) =
+        std::min(search.Minimum(tier, request.budget).value_or(At(request.budget, tier)), At(least, tier));
   STRATA_ASSIGN_OR_RETURN(const Candidate best, Choose(request, search, minimum, starts));
   return DescribeJob(request, search, minimum, best);
 }

@@ -439,12 +439,9 @@ class TableBuilder {
     // Before the others: where only a redo reads sums again, the highest slot is one that every step uses.
     table_.accumulated_chunk = alloc_.AddPool(Tier::kHost, accumulated_chunk_.Count(depth),
                                               accumulated_chunk_.bytes, "stage.accumulated");
-    // One more for what is done again: it would wait for slots that are in use, also when there is nothing to
-    // do again.
-    const int updates = depth + (MayAssume(choice_.mode) ? 1 : 0);
-    table_.record = alloc_.AddPool(Tier::kHost, record_.Count(updates), record_.bytes, "stage.record");
+    table_.record = alloc_.AddPool(Tier::kHost, record_.Count(depth), record_.bytes, "stage.record");
     table_.params_out =
-        alloc_.AddPool(Tier::kHost, params_out_.Count(updates), params_out_.bytes, "stage.params-out");
+        alloc_.AddPool(Tier::kHost, params_out_.Count(depth), params_out_.bytes, "stage.params-out");
   }
 
   // Between runs the executor moves states through the host arena behind the persistent slots: one chunk's

@@ -7,9 +7,8 @@
 // plan and the evaluation plan of one choice share them index by index and byte by byte. *Transient* ones
 // belong to pools of equal slots; a pool has
 //     max needed at one time + prefetch_depth - 1
-// slots, and never more than there are things to hold (pools of updates: one more in modes that may have to
-// do some again). So depth 1 is the least memory that works, and each further unit of depth lets transfers
-// run one unit further ahead.
+// slots, and never more than there are things to hold. So depth 1 is the least memory that works, and each
+// further unit of depth lets transfers run one unit further ahead.
 //
 // Units are grouped by size into classes (transformer units and the others apart, and sizes within a factor
 // of two together), so that a norm of a few KiB never takes the slot of an embedding.
