@@ -129,7 +129,7 @@ def cuda_device_test(name, kernels):
         name = name,
         size = "small",
         srcs = ["//deploy/bazel:device_test.sh"],
-        args = ["$(location :%s_program)" % name],
+        args = ["$(location //deploy/bazel:skip.sh)", "$(location :%s_program)" % name],
         data = ["//deploy/bazel:skip.sh", ":%s_program" % name],
         tags = ["gpu"],
     )
@@ -153,7 +153,7 @@ def nvcc_gate_test(name, srcs, hdrs = [], archs = ["80"]):
         return
     native.sh_test(
         name = name,
-        size = "small",
+        size = "medium",
         srcs = ["//deploy/bazel:nvcc_gate_test.sh"],
         args = ["$(location //deploy/bazel:nvcc_gate.sh)", NVCC, ",".join(archs)] + ["$(location %s)" % s for s in srcs],
         data = ["//deploy/bazel:nvcc_gate.sh"] + srcs + hdrs,
