@@ -103,6 +103,37 @@ def cuda_kernels(name, srcs, hdrs = [], archs = ["80", "90a"], golden = "sass.go
         tags = ["sass"],
     )
 
+def cuda_device_test(name, kernels):
+    """A program of CUDA objects (one of them with main) and a test that runs it.
+
+    `name`_program is defined where nvcc is. The program says "SKIPPED: REASON" and exits with 0 where there is no GPU.
+
+    Args:
+      name: of the test.
+      kernels: cuda_kernels libraries.
+    """
+    if not CUDA_AVAILABLE:
+        native.sh_test(
+            name = name,
+            size = "small",
+            srcs = ["//deploy/bazel:skip.sh"],
+            args = ["no_nvcc", "'no nvcc on this machine: nothing to run on a GPU'"],
+        )
+        return
+    native.cc_binary(
+        name = name + "_program",
+        testonly = True,
+        deps = kernels,
+    )
+    native.sh_test(
+        name = name,
+        size = "small",
+        srcs = ["//deploy/bazel:device_test.sh"],
+        args = ["$(location //deploy/bazel:skip.sh)", "$(location :%s_program)" % name],
+        data = ["//deploy/bazel:skip.sh", ":%s_program" % name],
+        tags = ["gpu"],
+    )
+
 def nvcc_gate_test(name, srcs, hdrs = [], archs = ["80"]):
     """A test that each source, which holds a planted fault, is refused by the gate.
 
@@ -122,7 +153,7 @@ def nvcc_gate_test(name, srcs, hdrs = [], archs = ["80"]):
         return
     native.sh_test(
         name = name,
-        size = "small",
+        size = "medium",
         srcs = ["//deploy/bazel:nvcc_gate_test.sh"],
         args = ["$(location //deploy/bazel:nvcc_gate.sh)", NVCC, ",".join(archs)] + ["$(location %s)" % s for s in srcs],
         data = ["//deploy/bazel:nvcc_gate.sh"] + srcs + hdrs,

@@ -1,23 +1,19 @@
-// Runs the conformance kernels on the emulator and compares with plain loops.
+// Runs the conformance kernels, on the emulator or on a device, and compares with plain loops.
 #ifndef KERNELS_KX_CONFORMANCE_CHECK_H_
 #define KERNELS_KX_CONFORMANCE_CHECK_H_
 
 #include <string>
-#include <vector>
-
-#include "kernels/kx/emu/emu.h"
 
 namespace strata::kx::conformance {
 
-// Every wake order, each with another accumulation.
-std::vector<emu::Options> EveryWay();
-
-// "" or the first thing wrong: the emulator's complaint, or a value that differs. All values are small
-// integers, so that every accumulation is exact.
-std::string CheckMma(const emu::Options& options);
-std::string CheckReduce(const emu::Options& options);
-std::string CheckWgmma(const emu::Options& options);
-std::string CheckPipeline(const emu::Options& options);
+// Each returns "" or the first thing wrong: a refused launch (the emulator's complaint under the caller's
+// emu::Session, a CUDA error) or a value that differs. All values are small integers, so that every
+// accumulation is exact.
+std::string CheckMma();
+std::string CheckReduce();
+// sm_90a.
+std::string CheckWgmma();
+std::string CheckPipeline();
 
 }  // namespace strata::kx::conformance
 

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "kernels/kx/conformance_check.h"
+#include "kernels/kx/conformance_ways.h"
 #include "kernels/kx/kx.h"
 
 namespace strata::kx::conformance {
@@ -11,8 +12,9 @@ namespace {
 
 std::string CheckAll() {
   for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
     for (const auto check : {&CheckMma, &CheckReduce, &CheckWgmma, &CheckPipeline}) {
-      const std::string error = check(options);
+      const std::string error = check();
       if (!error.empty()) return error;
     }
   }

@@ -2,21 +2,37 @@
 #include <gtest/gtest.h>
 
 #include "kernels/kx/conformance_check.h"
+#include "kernels/kx/conformance_ways.h"
 
 namespace strata::kx::conformance {
 namespace {
 
 TEST(Conformance, MmaOfBf16AndF16WithPlainAndTransposedLoads) {
-  for (const emu::Options& options : EveryWay()) EXPECT_EQ(CheckMma(options), "");
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckMma(), "");
+    EXPECT_EQ(session.report().stats.mma, 4u);
+  }
 }
 TEST(Conformance, ReduceAcrossBlocksIsOrderedByAcqRel) {
-  for (const emu::Options& options : EveryWay()) EXPECT_EQ(CheckReduce(options), "");
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckReduce(), "");
+  }
 }
 TEST(Conformance, WgmmaOfEveryShapeAndMajor) {
-  for (const emu::Options& options : EveryWay()) EXPECT_EQ(CheckWgmma(options), "");
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckWgmma(), "");
+  }
 }
-TEST(Conformance, PipelineWrapsItsRing) {
-  for (const emu::Options& options : EveryWay()) EXPECT_EQ(CheckPipeline(options), "");
+TEST(Conformance, PipelineWrapsItsRingWithoutBankConflicts) {
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckPipeline(), "");
+    EXPECT_EQ(session.report().stats.ldmatrix, session.report().stats.ldmatrix_wavefronts);
+    EXPECT_GT(session.report().stats.ldmatrix, 0u);
+  }
 }
 
 }  // namespace
