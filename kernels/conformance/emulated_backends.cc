@@ -7,6 +7,7 @@
 #include "kernels/conformance/harness.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reference_gemm.h"
+#include "kernels/dispatch/cuda_attention.h"
 #include "kernels/kx/emu/emu.h"
 
 namespace strata::conformance {
@@ -35,7 +36,8 @@ class EmulatedMemory final : public Memory {
 Backend Emulated(const char* name, DType compute, const char* no_attention) {
   static EmulatedMemory memory;
   static ReferenceGemm gemm;
-  Backend backend = {name, compute, [=](int) { return MakeCudaOps(compute, gemm); }, &memory};
+  static CudaAttention attention(/*arch=*/80, {});
+  Backend backend = {name, compute, [=](int) { return MakeCudaOps(compute, gemm, attention); }, &memory};
   backend.settings.clear();
   for (const auto order : kx::emu::kAllOrders) backend.settings.push_back(static_cast<int>(order));
   backend.setting_name = "wake order";
@@ -50,6 +52,8 @@ Backend Emulated(const char* name, DType compute, const char* no_attention) {
   };
   backend.gemm_is_reference = true;
   backend.no_attention = no_attention;
+  backend.attention_unit = 8;
+  backend.few_attention_cases = true;
   return backend;
 }
 
@@ -57,11 +61,10 @@ Backend Emulated(const char* name, DType compute, const char* no_attention) {
 
 std::vector<Backend> Backends() {
   const char* const no_f32 = "no attention kernel computes in f32";
-  const char* const no_kernel = "attention kernels are not connected";
   return {
       Emulated("EmulatedCudaF32", DType::kF32, no_f32),
-      Emulated("EmulatedCudaBf16", DType::kBF16, no_kernel),
-      Emulated("EmulatedCudaF16", DType::kF16, no_kernel),
+      Emulated("EmulatedCudaBf16", DType::kBF16, nullptr),
+      Emulated("EmulatedCudaF16", DType::kF16, nullptr),
   };
 }
 
