@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
+#include "common/checked.h"
 #include "common/float16.h"
 #include "kernels/reference/reference_ops.h"
 #include "kernels/workspace.h"
@@ -156,14 +157,14 @@ Case RopeCase(Draw& draw, int64_t rows, int64_t seq, int64_t heads, int64_t dim,
 
 // ---- Attention
 
-AttentionShape DrawAttention(Draw& draw) {
+AttentionShape DrawAttention(Draw& draw, int64_t unit) {
   AttentionShape s;
   s.kv_heads = draw.Int(1, 3);
   s.heads = s.kv_heads * draw.Int(1, 3);
   s.batch = draw.Int(1, 2);
   s.seq = draw.Pick({1, 2, 63, 64, 65, draw.Int(3, 62), draw.Int(66, 200)});
-  s.dim = draw.Pick({1, 8, 16, 33, 64, 64, 80, 128});
-  s.gap = draw.Pick({0, 1, 32});
+  s.dim = RoundUp<int64_t>(draw.Pick({1, 8, 16, 33, 64, 64, 80, 128}), unit);
+  s.gap = RoundUp<int64_t>(draw.Pick({0, 1, 32}), unit);
   s.scale = draw.Bool() ? 1 / std::sqrt(static_cast<double>(s.dim)) : 0.5;
   return s;
 }

@@ -47,7 +47,8 @@ struct AttentionShape {
     return a;
   }
 };
-AttentionShape DrawAttention(Draw& draw);
+// Head dimension and gap are multiples of `unit`.
+AttentionShape DrawAttention(Draw& draw, int64_t unit = 1);
 Case AttentionForwardCase(Draw& draw, const AttentionShape& s);
 Case AttentionBackwardCase(Draw& draw, const AttentionShape& s, DType compute);
 

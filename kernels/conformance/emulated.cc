@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reference_gemm.h"
+#include "kernels/dispatch/cuda_attention.h"
 #include "kernels/kx/emu/emu.h"
 
 namespace strata::conformance {
@@ -35,7 +36,8 @@ class EmulatedMemory final : public Memory {
 Backend EmulatedBackend(const char* name, DType compute, const char* no_attention) {
   static EmulatedMemory memory;
   static ReferenceGemm gemm;
-  Backend backend = {name, compute, [=](int) { return MakeCudaOps(compute, gemm); }, &memory};
+  static CudaAttention attention(/*arch=*/80, {});
+  Backend backend = {name, compute, [=](int) { return MakeCudaOps(compute, gemm, attention); }, &memory};
   backend.settings.clear();
   for (const auto order : kx::emu::kAllOrders) backend.settings.push_back(static_cast<int>(order));
   backend.setting_name = "wake order";
@@ -50,6 +52,8 @@ Backend EmulatedBackend(const char* name, DType compute, const char* no_attentio
   };
   backend.emulated = true;
   backend.no_attention = no_attention;
+  backend.attention_unit = 8;
+  backend.few_attention_cases = true;
   return backend;
 }
 

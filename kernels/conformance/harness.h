@@ -53,6 +53,10 @@ struct Backend {
   bool emulated = false;
   // Why there are no attention kernels; null: there are.
   const char* no_attention = nullptr;
+  // Head dimensions and leading dimensions of attention are multiples of this.
+  int64_t attention_unit = 1;
+  // Attention has larger tests of its own beside its kernels (and they are slow to emulate): a few cases do.
+  bool few_attention_cases = false;
 };
 
 // What the test binary runs the suite on (cpu_backends.cc, emulated_backends.cc).

@@ -22,6 +22,7 @@
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 #include "kernels/cublaslt/cublaslt_api.h"
+#include "kernels/cuda/gemm_provider.h"
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
 
@@ -56,15 +57,15 @@ struct GemmChoice {
   std::string algorithm;  // "algorithm 66 tile 20 stages 8, 32 MiB of workspace"
 };
 
-class CublasLtGemm {
+class CublasLtGemm : public GemmProvider {
  public:
   // `api` outlives it. kFailedPrecondition when the library cannot start (no driver).
   static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Create(CublasLtApi& api);
-  ~CublasLtGemm();
+  ~CublasLtGemm() override;
 
   // As Ops::Gemm; `compute` is kF32, kBF16 or kF16. kUnimplemented: cuBLASLt has no algorithm for it that is
   // deterministic and fits the workspace; kInternal: the library failed. Threads: any.
-  absl::Status Gemm(Stream* stream, DType compute, const GemmArgs& args);
+  absl::Status Gemm(Stream* stream, DType compute, const GemmArgs& args) override;
   absl::Status Gemm(Stream* stream, const Fp8GemmArgs& args);
 
   std::vector<GemmChoice> Choices() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -17,7 +17,8 @@ namespace {
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(DType compute, GemmProvider& gemm) : compute_(compute), gemm_(gemm) {}
+  CudaOps(DType compute, GemmProvider& gemm, AttentionBackend& attention)
+      : compute_(compute), gemm_(gemm), attention_(attention) {}
 
   DType compute_dtype() const override { return compute_; }
   DType acc_dtype() const override { return DType::kF32; }
@@ -42,14 +43,14 @@ class CudaOps final : public Ops {
     return ToStatus("rope", gpu::Rope(stream, compute_, args));
   }
 
-  absl::Status AttentionForward(Stream*, const AttentionArgs& args) override {
+  absl::Status AttentionForward(Stream* stream, const AttentionArgs& args) override {
     STRATA_RETURN_IF_ERROR(Validate(compute_, args));
-    return absl::UnimplementedError("attention: no kernel");
+    return attention_.Forward(stream, compute_, args);
   }
 
-  absl::Status AttentionBackward(Stream*, const AttentionBackwardArgs& args) override {
+  absl::Status AttentionBackward(Stream* stream, const AttentionBackwardArgs& args) override {
     STRATA_RETURN_IF_ERROR(Validate(compute_, args));
-    return absl::UnimplementedError("attention backward: no kernel");
+    return attention_.Backward(stream, compute_, args);
   }
 
   absl::Status GeluForward(Stream* stream, GeluKind kind, int64_t n, const void* x, void* y) override {
@@ -117,13 +118,14 @@ class CudaOps final : public Ops {
  private:
   const DType compute_;
   GemmProvider& gemm_;
+  AttentionBackend& attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Ops> MakeCudaOps(DType compute, GemmProvider& gemm) {
+std::unique_ptr<Ops> MakeCudaOps(DType compute, GemmProvider& gemm, AttentionBackend& attention) {
   STRATA_CHECK(compute == DType::kF32 || compute == DType::kBF16 || compute == DType::kF16);
-  return std::make_unique<CudaOps>(compute, gemm);
+  return std::make_unique<CudaOps>(compute, gemm, attention);
 }
 
 }  // namespace strata

@@ -65,6 +65,7 @@ std::string WhyNot(AttentionProvider provider, const AttentionProblem& problem,
       return dim <= most ? "" : absl::StrCat("takes a head dim of at most ", most);
     }
     case AttentionProvider::kCudnn:
+      if (problem.backward) return "is used for the forward pass only";
       if (problem.arch < 80) return "needs compute capability 8.0";
       if (problem.packed) return "is not used for packed sequences";
       return dim <= kCudnnDimMax ? "" : absl::StrCat("takes a head dim of at most ", kCudnnDimMax);

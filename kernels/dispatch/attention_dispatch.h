@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,7 +22,7 @@ namespace strata {
 enum class AttentionProvider : uint8_t {
   kFa3,    // kernels/attention for sm_90a: TMA, wgmma, warp specialisation
   kFa2,    // kernels/attention for sm_80 and later: mma.sync, cp.async
-  kCudnn,  // cuDNN's fused attention
+  kCudnn,  // cuDNN's fused attention, forward
 };
 inline constexpr AttentionProvider kAttentionProviders[] = {  // in the order of preference
     AttentionProvider::kFa3, AttentionProvider::kFa2, AttentionProvider::kCudnn};

@@ -26,8 +26,8 @@ constexpr Row kTable[] = {
     {90, DType::kBF16, 256, "fa3", ""},    {90, DType::kBF16, 80, "fa2", "fa2"},
     {90, DType::kBF16, 32, "fa2", "fa2"},  {90, DType::kBF16, 160, "fa2", ""},
     {90, DType::kBF16, 60, "", ""},        {90, DType::kF32, 128, "", ""},
-    {75, DType::kF16, 128, "", ""},        {100, DType::kBF16, 128, "cudnn", "cudnn"},
-    {100, DType::kBF16, 256, "", ""},      {120, DType::kF16, 64, "cudnn", "cudnn"},
+    {75, DType::kF16, 128, "", ""},        {100, DType::kBF16, 128, "cudnn", ""},
+    {100, DType::kBF16, 256, "", ""},      {120, DType::kF16, 64, "cudnn", ""},
 };
 
 AttentionProblem ProblemOf(const Row& row, bool backward) {

@@ -264,8 +264,10 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     span.begin_nanos = clock.MonotonicNanos();
     if (op.speculation != Speculation::kRedo || state(step).redo) {
       absl::Status ran = RunOp(lane, op, step, source);
-      // Of an accelerator's library or launch: one is not told from a broken GPU.
+      // Of an accelerator's library or launch: one that failed is not told from a broken GPU; one that does
+      // not take the job's shapes is the job's.
       if (self.stream != nullptr && absl::IsInternal(ran)) ran = WithCause(ran, kCauseDeviceFault);
+      if (self.stream != nullptr && absl::IsUnimplemented(ran)) ran = WithCause(ran, kCauseUser);
       STRATA_RETURN_IF_ERROR(ran, "step ", step, ", ", Describe(plan_, op));
       span.end_nanos = clock.MonotonicNanos();
       Account(lane, span, stats);
