@@ -59,13 +59,21 @@ def check_wear(cluster, job, ended):
     assert total >= written[-1] > 0
 
 
+def move(cluster, budgets, end):
+    """To a worker with these budgets in MiB; how the one before it ends."""
+    cluster.stop("worker") if end == "stop" else cluster.kill("worker")
+    cluster.set_capacity(*(mib * MIB for mib in budgets))
+    cluster.start_worker()
+
+
 def main():
     root = tempfile.mkdtemp(prefix="resume_elsewhere_test_", dir=os.environ.get("TEST_TMPDIR"))
     text = os.path.join(root, "text.txt")
     with open(text, "wb") as file:
         file.write(bytes(random.Random(1).choices(b"abcdefgh \n", k=60000)))
-    with Cluster(os.path.join(root, "run"), *(mib * MIB for mib in PLACES[0][0])) as cluster:
+    with Cluster(os.path.join(root, "run")) as cluster:
         for name, clip in (("clipped", 0.5), ("unclipped", 0)):
+            move(cluster, PLACES[0][0], "stop")
             job_file = os.path.join(root, f"{name}.yaml")
             with open(job_file, "w", encoding="utf-8") as file:
                 file.write(JOB.format(text=text, steps=STEPS, clip=clip))
@@ -91,12 +99,7 @@ def main():
                 if end is None:
                     break
                 wait_for("it to get on", lambda: cluster.step(job) >= min(first + 8, STEPS * (number + 1) // len(PLACES)))
-                if end == "stop":
-                    cluster.stop("worker")
-                else:
-                    cluster.kill("worker")
-                cluster.set_capacity(*(mib * MIB for mib in PLACES[number + 1][0]))
-                cluster.start_worker()
+                move(cluster, PLACES[number + 1][0], end)
             ended = cluster.wait_until_ended(job)
             assert ended["status"]["state"] == "SUCCEEDED", ended["status"]
             assert rows_of(cluster, job) == expected, f"{name}: the move shows"

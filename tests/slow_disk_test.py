@@ -99,9 +99,9 @@ def check_stalls(normal, slow):
         print(f"{name:24} {mean(normal, name):10.1f} {mean(slow, name):10.1f}", flush=True)
     for name in ("step_ms", "exposed_io_ms", "stall_ms.wait_read", "stall_ms.wait_write"):
         assert mean(slow, name) > 2 * mean(normal, name), name
-    # What is waited for is the disk: reading or writing, nothing else comes near it.
-    disk = mean(slow, "stall_ms.wait_read") + mean(slow, "stall_ms.wait_write")
-    assert disk > 0.5 * sum(mean(slow, name) for name in slow[-1] if name.startswith("stall_ms.")), disk
+    # Lanes behind a slow disk wait for each other; what they wait for most is the disk.
+    causes = sorted((name for name in slow[-1] if name.startswith("stall_ms.")), key=lambda name: -mean(slow, name))
+    assert causes[0] in ("stall_ms.wait_read", "stall_ms.wait_write"), causes
     for name in ("io_read_p50_ms", "io_write_p50_ms"):
         assert mean(slow, name) > 2 * mean(normal, name), name
     for row in normal + slow:
