@@ -55,7 +55,7 @@ def cuda_kernels(name, srcs, hdrs = [], archs = ["80", "90a"], golden = "sass.go
       <name>_objects: the objects; output groups `ptxas` (registers, shared memory) and `sass` (opcode counts).
     and everywhere <name>_sass_test: the opcode counts equal `golden`; without nvcc it prints the skip.
 
-    Spills, local memory, an ignored setmaxnreg and a serialized wgmma are errors of the build.
+    Spills, local memory, an ignored setmaxnreg, and wgmmas that ptxas serializes or guards are errors of the build.
 
     Args:
       name: of the library.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Compiles one source with nvcc and refuses what would be slow without saying so: a register spilled to memory, a local
-# array that stayed in memory, a setmaxnreg ignored or a wgmma serialized (C75xx: information to ptxas, an error here).
+# array that stayed in memory, and everything that ptxas only remarks on as C75xx: a setmaxnreg ignored (C7508), a wgmma
+# serialized, a wait (C7517) or fence (C7519) injected because registers are used on the wrong side of a wgmma.
 # usage: nvcc_gate.sh NVCC ARCHS(80,90a) SOURCE OBJECT REPORT [nvcc options...]
 set -uo pipefail
 nvcc=$1 archs=$2 source=$3 object=$4 report=$5
@@ -18,6 +19,6 @@ if [ $status -ne 0 ]; then
   exit 1
 fi
 if grep -E 'C75[0-9]{2}' "$report" >&2; then
-  echo "$source: ptxas ignored a setmaxnreg or serialized a wgmma: see the lines above" >&2
+  echo "$source: ptxas ignored a setmaxnreg, or serialized or guarded a wgmma: see the lines above" >&2
   exit 1
 fi

@@ -1,4 +1,4 @@
-// refused: C75
+// refused: C7508
 // setmaxnreg without a launch bound: ptxas ignores it and says so in an information line.
 #include "kernels/kx/kx_hopper.h"
 
