@@ -12,6 +12,10 @@ template <class T, int kHeadDim>
 kx::LaunchStatus LaunchFa2Forward(kx::Stream stream, const ForwardCall& call);
 template <class T, int kHeadDim>
 kx::LaunchStatus LaunchFa2Backward(kx::Stream stream, const BackwardCall& call);
+template <class T, int kHeadDim>
+kx::LaunchStatus LaunchFa3Forward(kx::Stream stream, const ForwardCall& call);
+template <class T, int kHeadDim>
+kx::LaunchStatus LaunchFa3Backward(kx::Stream stream, const BackwardCall& call);
 template <class T>
 kx::LaunchStatus LaunchDelta(kx::Stream stream, const BackwardCall& call);
 

@@ -54,7 +54,7 @@ std::string CheckMatrix(const char* name, const void* data, int64_t ld, int32_t 
   return "";
 }
 
-std::string CheckFamily(Family family, DType dtype, int32_t head_dim, bool backward) {
+std::string CheckType(DType dtype, int32_t head_dim, bool backward) {
   if (dtype != DType::kBF16 && dtype != DType::kF16) {
     return "attention: element type " + std::string(Name(dtype)) +
            " must be bf16 or f16: use another backend";
@@ -63,7 +63,6 @@ std::string CheckFamily(Family family, DType dtype, int32_t head_dim, bool backw
     return Wrong("head_dim", head_dim,
                  "must be at most 128 backward: the gradients of 256 do not fit the registers");
   }
-  if (family == Family::kFa3) return "attention: family kFa3 has no kernels yet: use kFa2";
   return "";
 }
 
@@ -79,12 +78,12 @@ std::string CheckFamily(Family family, DType dtype, int32_t head_dim, bool backw
 
 }  // namespace
 
-std::string CheckForward(Family family, DType dtype, const ForwardCall& call) {
+std::string CheckForward(DType dtype, const ForwardCall& call) {
   const Shape& s = call.shape;
   if ((call.cu_q == nullptr) != (call.cu_k == nullptr))
     return "attention: cu_q and cu_k must be given together";
   std::string wrong = CheckShape(s, call.cu_q != nullptr);
-  if (wrong.empty()) wrong = CheckFamily(family, dtype, s.head_dim, false);
+  if (wrong.empty()) wrong = CheckType(dtype, s.head_dim, false);
   if (wrong.empty()) wrong = CheckMatrix("q", call.q, call.ldq, s.heads, s.head_dim);
   if (wrong.empty()) wrong = CheckMatrix("k", call.k, call.ldk, s.kv_heads, s.head_dim);
   if (wrong.empty()) wrong = CheckMatrix("v", call.v, call.ldv, s.kv_heads, s.head_dim);
@@ -93,10 +92,10 @@ std::string CheckForward(Family family, DType dtype, const ForwardCall& call) {
   return wrong;
 }
 
-std::string CheckBackward(Family family, DType dtype, const BackwardCall& call) {
+std::string CheckBackward(DType dtype, const BackwardCall& call) {
   const Shape& s = call.forward.shape;
-  std::string wrong = CheckForward(family, dtype, call.forward);
-  if (wrong.empty()) wrong = CheckFamily(family, dtype, s.head_dim, true);
+  std::string wrong = CheckForward(dtype, call.forward);
+  if (wrong.empty()) wrong = CheckType(dtype, s.head_dim, true);
   if (wrong.empty()) wrong = CheckMatrix("dout", call.dout, call.lddo, s.heads, s.head_dim);
   if (wrong.empty()) wrong = CheckMatrix("dq", call.dq, call.lddq, s.heads, s.head_dim);
   if (wrong.empty()) wrong = CheckMatrix("dk", call.dk, call.lddk, s.kv_heads, s.head_dim);
@@ -106,10 +105,16 @@ std::string CheckBackward(Family family, DType dtype, const BackwardCall& call) 
 }
 
 kx::LaunchStatus Forward(kx::Stream stream, Family family, DType dtype, const ForwardCall& call) {
-  const std::string wrong = CheckForward(family, dtype, call);
+  const std::string wrong = CheckForward(dtype, call);
   if (!wrong.empty()) return {kInvalidCall, wrong};
   const int32_t d = call.shape.head_dim;
   ATTENTION_FOR_TYPE(dtype, {
+    if (family == Family::kFa3) {
+      if (d <= 64) return LaunchFa3Forward<T, 64>(stream, call);
+      if (d <= 96) return LaunchFa3Forward<T, 96>(stream, call);
+      if (d <= 128) return LaunchFa3Forward<T, 128>(stream, call);
+      return LaunchFa3Forward<T, 256>(stream, call);
+    }
     if (d <= 64) return LaunchFa2Forward<T, 64>(stream, call);
     if (d <= 96) return LaunchFa2Forward<T, 96>(stream, call);
     if (d <= 128) return LaunchFa2Forward<T, 128>(stream, call);
@@ -118,12 +123,17 @@ kx::LaunchStatus Forward(kx::Stream stream, Family family, DType dtype, const Fo
 }
 
 kx::LaunchStatus Backward(kx::Stream stream, Family family, DType dtype, const BackwardCall& call) {
-  const std::string wrong = CheckBackward(family, dtype, call);
+  const std::string wrong = CheckBackward(dtype, call);
   if (!wrong.empty()) return {kInvalidCall, wrong};
   const int32_t d = call.forward.shape.head_dim;
   ATTENTION_FOR_TYPE(dtype, {
     const kx::LaunchStatus status = LaunchDelta<T>(stream, call);
     if (!status.ok()) return status;
+    if (family == Family::kFa3) {
+      if (d <= 64) return LaunchFa3Backward<T, 64>(stream, call);
+      if (d <= 96) return LaunchFa3Backward<T, 96>(stream, call);
+      return LaunchFa3Backward<T, 128>(stream, call);
+    }
     if (d <= 64) return LaunchFa2Backward<T, 64>(stream, call);
     if (d <= 96) return LaunchFa2Backward<T, 96>(stream, call);
     return LaunchFa2Backward<T, 128>(stream, call);

@@ -15,6 +15,10 @@
 //            the grid).
 // lse and delta are float: batched [batch, heads, seq_q], packed [heads, total_q].
 //
+// A packed kFa3 job reads rows of the next document beside the last of a document, and multiplies them by
+// zero: rows of total_q and total_k past the last document must hold numbers too, and a NaN or infinity
+// reaches its neighbour.
+//
 // Window. Positions are aligned at the bottom right: the last query faces the last key. With
 // shift = length of keys - length of queries, query i sees key j when
 //   i + shift - left <= j <= i + shift + right.
@@ -75,11 +79,11 @@ enum class Family : uint8_t {
   kFa3,  // sm_90a: TMA, wgmma, warp specialisation
 };
 
-// "" when the family has a kernel for the call, else what it cannot take, naming the field and the remedy.
-// kFa2 takes any head_dim that is a multiple of 8 up to 256 forward and 128 backward (padded to the next of
-// 64, 96, 128, 256); kFa3 takes 64, 96, 128 and, forward, 256.
-std::string CheckForward(Family family, DType dtype, const ForwardCall& call);
-std::string CheckBackward(Family family, DType dtype, const BackwardCall& call);
+// "" when there is a kernel for the call, else what it cannot take, naming the field and the remedy. Both
+// families take any head_dim that is a multiple of 8 up to 256 forward and 128 backward, padded to the next
+// of 64, 96, 128, 256.
+std::string CheckForward(DType dtype, const ForwardCall& call);
+std::string CheckBackward(DType dtype, const BackwardCall& call);
 
 // Checks and enqueues. The code of a refused call is kInvalidCall, else what the launch returned.
 inline constexpr int kInvalidCall = 1;  // cudaErrorInvalidValue

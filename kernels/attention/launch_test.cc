@@ -25,22 +25,24 @@ BackwardCall Good() {
 
 // What is said after `change` has spoilt a good call.
 template <class Change>
-std::string Refusal(Change change, DType dtype = DType::kBF16, Family family = Family::kFa2) {
+std::string Refusal(Change change, DType dtype = DType::kBF16) {
   BackwardCall call = Good();
   change(call);
-  const std::string said = CheckBackward(family, dtype, call);
+  const std::string said = CheckBackward(dtype, call);
   // What is refused is not launched: nothing here could run.
   if (!said.empty()) {
-    const kx::LaunchStatus status = Backward(nullptr, family, dtype, call);
-    EXPECT_EQ(status.code, kInvalidCall);
-    EXPECT_EQ(status.message, said);
+    for (const Family family : {Family::kFa2, Family::kFa3}) {
+      const kx::LaunchStatus status = Backward(nullptr, family, dtype, call);
+      EXPECT_EQ(status.code, kInvalidCall);
+      EXPECT_EQ(status.message, said);
+    }
   }
   return said;
 }
 
 TEST(AttentionLaunch, AGoodCallIsAccepted) {
   EXPECT_EQ(Refusal([](BackwardCall&) {}), "");
-  EXPECT_EQ(CheckForward(Family::kFa2, DType::kF16, Good().forward), "");
+  EXPECT_EQ(CheckForward(DType::kF16, Good().forward), "");
 }
 
 TEST(AttentionLaunch, WrongFieldsAreNamedWithTheRule) {

@@ -1,0 +1,84 @@
+// What the sm_90a kernels share: tiles as TMA lays them into shared memory, the descriptors wgmma reads them
+// by, and accumulators as wgmma lays them into registers.
+//
+// A tile of `kRows` rows and kD columns is kSlabs slabs of [kRows][64] elements, 128-byte-swizzled; columns
+// past the head dimension are zeros that TMA makes (a head of 96 takes the room of 128).
+#ifndef KERNELS_ATTENTION_FA3_TILES_H_
+#define KERNELS_ATTENTION_FA3_TILES_H_
+
+#include "kernels/attention/params.h"
+#include "kernels/kx/kx_hopper.h"
+
+namespace strata::attention {
+
+template <int kTileRows, int kD>
+struct Slabs {
+  static constexpr int kRows = kTileRows, kSlabs = (kD + 63) / 64;
+  static constexpr int kElements = kRows * kSlabs * 64, kBytes = 2 * kElements;
+
+  // Loads rows [row, row + kRows) of head `head`, sequence `batch` of the map; completes kBytes on `full`.
+  KX_DEVICE static void Load(kx::SharedAddress tile, const kx::TensorMap& map, kx::SharedAddress full,
+                             int row, int head, int batch) {
+    KX_UNROLL
+    for (int slab = 0; slab < kSlabs; ++slab) {
+      kx::TmaLoad(tile + slab * kRows * 128, map, full, slab * 64, row, head, batch);
+    }
+  }
+  // The operand whose K runs along the columns: 16 of them from 16 kk on, M or N along the rows from `row` (a
+  // multiple of 8).
+  KX_DEVICE static uint64_t AlongColumns(kx::SharedAddress tile, int row, int kk) {
+    return kx::SwizzledDescriptor(tile + (kk / 4) * kRows * 128 + row * 128 + (kk % 4) * 32, 16, 1024);
+  }
+  // The operand whose K runs along the rows: 16 of them from 16 kk on, N along all columns.
+  KX_DEVICE static uint64_t AlongRows(kx::SharedAddress tile, int kk) {
+    return kx::SwizzledDescriptor(tile + kk * 2048, kRows * 128, 1024);
+  }
+};
+
+// Where TMA finds a sequence: batched maps have one box row space per sequence (rows past its end load as
+// zeros), packed maps one for all.
+struct TmaRows {
+  int row, batch;
+};
+KX_DEVICE TmaRows QueryRows(const Problem& p, const Sequence& seq, int b) {
+  return p.cu_q.IsNull() ? TmaRows{0, b} : TmaRows{static_cast<int>(seq.q_begin), 0};
+}
+KX_DEVICE TmaRows KeyRows(const Problem& p, const Sequence& seq, int b) {
+  return p.cu_q.IsNull() ? TmaRows{0, b} : TmaRows{static_cast<int>(seq.k_begin), 0};
+}
+
+// Stage and parity of the it-th tile that goes through a ring.
+template <int kStages>
+struct RingPosition {
+  int stage = 0, parity = 0;
+  KX_DEVICE void Next() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// 16 columns of accumulators from 16 kk on, rounded to T: an A operand in registers.
+template <class T, int kCount>
+KX_DEVICE void ToOperand(uint32_t (&a)[4], const float (&d)[kCount], int kk) {
+  KX_UNROLL
+  for (int i = 0; i < 4; ++i) a[i] = kx::Pack<T>(d[8 * kk + 2 * i], d[8 * kk + 2 * i + 1]);
+}
+
+template <class T, int kSteps, int kCount>
+KX_DEVICE void ToOperands(uint32_t (&a)[kSteps][4], const float (&d)[kCount]) {
+  static_assert(8 * kSteps == kCount);
+  KX_UNROLL
+  for (int kk = 0; kk < kSteps; ++kk) ToOperand<T>(a[kk], d, kk);
+}
+
+template <int kCount>
+KX_DEVICE void Clear(float (&d)[kCount]) {
+  KX_UNROLL
+  for (int i = 0; i < kCount; ++i) d[i] = 0.f;
+}
+
+}  // namespace strata::attention
+
+#endif  // KERNELS_ATTENTION_FA3_TILES_H_
