@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <sstream>
@@ -47,26 +48,28 @@ struct Matrix {
   Matrix(const char* name, int64_t rows, int64_t width, RangeKind kind)
       : rows(rows), width(width), ld(width + kPadding), buffer(name, rows * ld * 2, kind), name(name) {}
 
-  void Fill(const std::vector<double>& values) {
-    for (int64_t r = 0; r < rows; ++r) {
+  // The first `count` rows; the others stay NaNs.
+  void Fill(const std::vector<double>& values, int64_t count) {
+    for (int64_t r = 0; r < count; ++r) {
       for (int64_t c = 0; c < width; ++c)
         at(r, c) = kx::FromFloat<T>(static_cast<float>(values[r * width + c]));
     }
   }
   T& at(int64_t r, int64_t c) { return buffer.template as<T>()[r * ld + c]; }
-  // "" or where the padding was written.
-  std::string Padding() {
+  // "" or where something was written outside the first `count` rows or between rows.
+  std::string Untouched(int64_t count) {
     for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = width; c < ld; ++c) {
+      for (int64_t c = r < count ? width : 0; c < ld; ++c) {
         if (at(r, c).bits != 0xffff)
-          return std::string(name) + ": padding written at row " + std::to_string(r);
+          return std::string(name) + ": written outside at row " + std::to_string(r);
       }
     }
     return "";
   }
-  std::vector<double> Values() {
+  // Zeros for the tail, as the reference has them.
+  std::vector<double> Values(int64_t count) {
     std::vector<double> values(rows * width);
-    for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t r = 0; r < count; ++r) {
       for (int64_t c = 0; c < width; ++c) values[r * width + c] = kx::ToFloat(at(r, c));
     }
     return values;
@@ -126,8 +129,8 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   s.head_dim = c.head_dim;
   s.seq_q = *std::max_element(c.q_lengths.begin(), c.q_lengths.end());
   s.seq_k = *std::max_element(c.k_lengths.begin(), c.k_lengths.end());
-  s.total_q = in.cu_q.back();
-  s.total_k = in.cu_k.back();
+  s.total_q = in.cu_q.back() + c.tail;
+  s.total_k = in.cu_k.back() + c.tail;
   s.left = c.left;
   s.right = c.right;
   s.scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
@@ -160,10 +163,11 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
       cu_k("cu_k", (s.batch + 1) * 4, RangeKind::kInput);
   memcpy(cu_q.data(), in.cu_q.data(), cu_q.bytes());
   memcpy(cu_k.data(), in.cu_k.data(), cu_k.bytes());
-  q.Fill(in.q);
-  k.Fill(in.k);
-  v.Fill(in.v);
-  if (backward) dout.Fill(in.dout);
+  const int64_t q_rows = in.cu_q.back(), k_rows = in.cu_k.back();
+  q.Fill(in.q, q_rows);
+  k.Fill(in.k, k_rows);
+  v.Fill(in.v, k_rows);
+  if (backward) dout.Fill(in.dout, q_rows);
 
   BackwardCall call;
   ForwardCall& forward = call.forward;
@@ -201,7 +205,7 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   std::vector<Matrix<T>*> outputs = {&out};
   if (backward) outputs.insert(outputs.end(), {&dq, &dk, &dv});
   for (Matrix<T>* m : outputs) {
-    const std::string wrong = m->Padding();
+    const std::string wrong = m->Untouched(m == &dk || m == &dv ? k_rows : q_rows);
     if (!wrong.empty()) return wrong;
     if (bits != nullptr) bits->append(reinterpret_cast<char*>(m->buffer.data()), m->buffer.bytes());
   }
@@ -211,12 +215,19 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   const ReferenceResult rounded = ReferenceAttention(
       in, [](double x) { return static_cast<double>(kx::ToFloat(kx::FromFloat<T>(static_cast<float>(x)))); });
   std::vector<double> got_lse(lse.as<float>(), lse.as<float>() + lse_bytes / 4);
+  for (int h = 0; c.tail > 0 && h < s.heads; ++h) {
+    for (int64_t r = q_rows; r < s.total_q; ++r) {
+      double& x = got_lse[h * s.total_q + r];
+      if (!std::isnan(x)) return "lse: written outside at row " + std::to_string(r);
+      x = -std::numeric_limits<double>::infinity();
+    }
+  }
   std::string wrong = TwoReferences("lse", got_lse, exact.lse, rounded.lse);
-  if (wrong.empty()) wrong = TwoReferences("out", out.Values(), exact.out, rounded.out);
+  if (wrong.empty()) wrong = TwoReferences("out", out.Values(q_rows), exact.out, rounded.out);
   if (backward) {
-    if (wrong.empty()) wrong = TwoReferences("dq", dq.Values(), exact.dq, rounded.dq);
-    if (wrong.empty()) wrong = TwoReferences("dk", dk.Values(), exact.dk, rounded.dk);
-    if (wrong.empty()) wrong = TwoReferences("dv", dv.Values(), exact.dv, rounded.dv);
+    if (wrong.empty()) wrong = TwoReferences("dq", dq.Values(q_rows), exact.dq, rounded.dq);
+    if (wrong.empty()) wrong = TwoReferences("dk", dk.Values(k_rows), exact.dk, rounded.dk);
+    if (wrong.empty()) wrong = TwoReferences("dv", dv.Values(k_rows), exact.dv, rounded.dv);
   }
   return wrong;
 }
@@ -227,6 +238,7 @@ std::string EmulatedCase::Describe() const {
   std::ostringstream text;
   text << "heads " << heads << "/" << kv_heads << " dim " << head_dim << (packed ? " packed" : " batched");
   for (size_t i = 0; i < q_lengths.size(); ++i) text << " " << q_lengths[i] << "x" << k_lengths[i];
+  if (tail > 0) text << " tail " << tail;
   if (left != kUnbounded) text << " left " << left;
   if (right != kUnbounded) text << " right " << right;
   return text.str();
@@ -241,6 +253,7 @@ EmulatedCase RandomCase(std::mt19937_64& random, const std::vector<int>& head_di
   c.heads = c.kv_heads * groups[below(5)];
   if (c.heads > 8) c.kv_heads = 1, c.heads = 8;
   c.packed = below(3) == 0;
+  if (c.packed && below(2) == 0) c.tail = 1 + below(40);
   // Fewer rows where there are many heads: an emulated case takes about a second.
   const int longest = std::max(1, length_max / std::max(1, c.heads / 2));
   const auto length = [&] { return below(6) == 0 ? 1 : 1 + below(longest); };

@@ -18,6 +18,7 @@ struct EmulatedCase {
   bool packed = false;
   std::vector<int> q_lengths, k_lengths;  // one per sequence; batched: all alike
   int32_t left = kUnbounded, right = kUnbounded;
+  int tail = 0;          // packed: rows past the last document, NaNs in inputs
   double magnitude = 1;  // of q and k: large ones make the softmax sharp
   std::string Describe() const;
 };
@@ -26,10 +27,11 @@ struct EmulatedCase {
 // tile divides, more queries than keys and fewer, groups, windows, packed documents (some empty).
 EmulatedCase RandomCase(std::mt19937_64& random, const std::vector<int>& head_dims, int length_max);
 
-// Runs the case forward and, if asked, backward. Outputs start poisoned and rows are wider than their data.
-// Returns "" or the first thing wrong: a complaint of the emulator (with file:line), an output that differs
-// from the double reference by more than twice what unfused `dtype` arithmetic does, bytes between rows that
-// changed. With `bits`, appends the bytes of all outputs to it, to be compared between runs.
+// Runs the case forward and, if asked, backward. Outputs start poisoned and rows are wider than their data;
+// rows of the tail must stay as they were. Returns "" or the first thing wrong: a complaint of the emulator
+// (with file:line), an output that differs from the double reference by more than twice what unfused `dtype`
+// arithmetic does, bytes between rows that changed. With `bits`, appends the bytes of all outputs to it, to
+// be compared between runs.
 std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
                         kx::emu::Options options, std::string* bits = nullptr,
                         kx::emu::Stats* stats = nullptr);

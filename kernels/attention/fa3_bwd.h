@@ -23,8 +23,8 @@ struct Fa3BackwardTile {
   using Own = Slabs<kRows, kD>;
   using Walked = Slabs<kColumns, kD>;
   static constexpr int kMatrixBytes = 2 * Own::kBytes + 2 * kStages * Walked::kBytes;
-  // Barriers: the block's own rows full; per stage full and empty.
-  static constexpr int kBarriers = 1 + 2 * kStages;
+  // Barriers: the block's own rows full; the producer's scratch; per stage full and empty.
+  static constexpr int kBarriers = 2 + 2 * kStages;
   static constexpr int kStats =
       kStages * 2 * kColumns;  // floats: log2(e) * lse, then delta, of a stage's queries
   static constexpr int kKeysSharedBytes = kMatrixBytes + 4 * kStats + 8 * kBarriers;
@@ -88,17 +88,19 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   kx::Smem smem;
   const kx::SharedAddress k_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
   const kx::SharedAddress v_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
-  const kx::SharedAddress q_ring = smem.template Alloc<T, 1024>(kStages * Walked::kElements).Address();
-  const kx::SharedAddress dout_ring = smem.template Alloc<T, 1024>(kStages * Walked::kElements).Address();
+  const auto q_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
+  const auto dout_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
+  const kx::SharedAddress q_ring = q_tiles.Address(), dout_ring = dout_tiles.Address();
   const auto stats = smem.template Alloc<float>(Tile::kStats);
   const kx::SharedAddress own_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress full = own_full + 8, empty = full + 8 * kStages;
+  const kx::SharedAddress scratch = own_full + 8, full = scratch + 8, empty = full + 8 * kStages;
   const int thread = static_cast<int>(kx::ThreadIdx().x), lane = kx::LaneId();
   if (thread == 0) {
     kx::MbarInit(own_full, 1);
+    kx::MbarInit(scratch, 1);
     for (int stage = 0; stage < kStages; ++stage) {
-      // The 32 lanes that bring the statistics, and the one that promises the bytes of the matrices.
-      kx::MbarInit(full + 8 * stage, 33);
+      // The 32 lanes that bring the statistics, and once for each matrix.
+      kx::MbarInit(full + 8 * stage, 34);
       kx::MbarInit(empty + 8 * stage, 4 * Tile::kConsumers);
     }
     kx::FenceMbarInit();
@@ -118,16 +120,18 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
         Own::Load(v_tile, v_map, own_full, k_rows.row + first, kv_head, k_rows.batch);
       }
       RingPosition<kStages> at;
-      int head = kv_head * members, n = tile_begin;
+      const bool packed = !problem.cu_q.IsNull();
+      int head = kv_head * members, n = tile_begin, scratch_parity = 0;
+      KX_NO_UNROLL
       for (int tile = 0; tile < tiles; ++tile, at.Next()) {
         KX_MUTANT("fa3_bwd/keys_no_wait_empty", kx::MbarWait(empty + 8 * at.stage, at.parity ^ 1), (void)0);
-        if (lane == 0) {
-          kx::MbarArriveExpectTx(full + 8 * at.stage, 2 * Walked::kBytes);
-          Walked::Load(q_ring + at.stage * Walked::kBytes, q_map, full + 8 * at.stage, q_rows.row + n * kN,
-                       head, q_rows.batch);
-          Walked::Load(dout_ring + at.stage * Walked::kBytes, dout_map, full + 8 * at.stage,
-                       q_rows.row + n * kN, head, q_rows.batch);
-        }
+        const int at_row = q_rows.row + n * kN, rows = seq.q_count - n * kN;
+        FillTile<Walked>(q_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), q_map,
+                         full + 8 * at.stage, scratch, scratch_parity, at_row, head, q_rows.batch, rows,
+                         packed);
+        FillTile<Walked>(dout_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), dout_map,
+                         full + 8 * at.stage, scratch, scratch_parity, at_row, head, q_rows.batch, rows,
+                         packed);
         for (int i = lane; i < kN; i += 32) {
           const bool exists = n * kN + i < seq.q_count;
           const int64_t from = seq.lse_at + head * seq.lse_head + n * kN + i;
@@ -226,15 +230,17 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   kx::Smem smem;
   const kx::SharedAddress q_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
   const kx::SharedAddress dout_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
-  const kx::SharedAddress k_ring = smem.template Alloc<T, 1024>(kStages * Walked::kElements).Address();
-  const kx::SharedAddress v_ring = smem.template Alloc<T, 1024>(kStages * Walked::kElements).Address();
+  const auto k_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
+  const auto v_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
+  const kx::SharedAddress k_ring = k_tiles.Address(), v_ring = v_tiles.Address();
   const kx::SharedAddress own_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress full = own_full + 8, empty = full + 8 * kStages;
+  const kx::SharedAddress scratch = own_full + 8, full = scratch + 8, empty = full + 8 * kStages;
   const int thread = static_cast<int>(kx::ThreadIdx().x), lane = kx::LaneId();
   if (thread == 0) {
     kx::MbarInit(own_full, 1);
+    kx::MbarInit(scratch, 1);
     for (int stage = 0; stage < kStages; ++stage) {
-      kx::MbarInit(full + 8 * stage, 1);
+      kx::MbarInit(full + 8 * stage, 2);  // K and V
       kx::MbarInit(empty + 8 * stage, 4 * Tile::kConsumers);
     }
     kx::FenceMbarInit();
@@ -245,20 +251,27 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();
-    if (thread == 0 && tile_begin < tile_end) {
+    if (thread < 32 && tile_begin < tile_end) {
       const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
-      kx::MbarArriveExpectTx(own_full, 2 * Own::kBytes);
-      Own::Load(q_tile, q_map, own_full, q_rows.row + first, head, q_rows.batch);
-      Own::Load(dout_tile, dout_map, own_full, q_rows.row + first, head, q_rows.batch);
+      const bool packed = !problem.cu_q.IsNull();
+      if (thread == 0) {
+        kx::MbarArriveExpectTx(own_full, 2 * Own::kBytes);
+        Own::Load(q_tile, q_map, own_full, q_rows.row + first, head, q_rows.batch);
+        Own::Load(dout_tile, dout_map, own_full, q_rows.row + first, head, q_rows.batch);
+      }
       RingPosition<kStages> at;
+      int scratch_parity = 0;
+      KX_NO_UNROLL
       for (int n = tile_begin; n < tile_end; ++n, at.Next()) {
+        const int at_row = k_rows.row + n * kN, rows = seq.k_count - n * kN;
         kx::MbarWait(empty + 8 * at.stage,
                      KX_MUTANT("fa3_bwd/queries_parity_of_empty", at.parity ^ 1, at.parity));
-        kx::MbarArriveExpectTx(full + 8 * at.stage, 2 * Walked::kBytes);
-        Walked::Load(k_ring + at.stage * Walked::kBytes, k_map, full + 8 * at.stage, k_rows.row + n * kN,
-                     kv_head, k_rows.batch);
-        Walked::Load(v_ring + at.stage * Walked::kBytes, v_map, full + 8 * at.stage, k_rows.row + n * kN,
-                     kv_head, k_rows.batch);
+        FillTile<Walked>(k_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), k_map,
+                         full + 8 * at.stage, scratch, scratch_parity, at_row, kv_head, k_rows.batch, rows,
+                         packed);
+        FillTile<Walked>(v_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), v_map,
+                         full + 8 * at.stage, scratch, scratch_parity, at_row, kv_head, k_rows.batch, rows,
+                         packed);
       }
     }
   } else {

@@ -24,8 +24,9 @@ struct Fa3ForwardTile {
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   using Q = Slabs<kRows, kD>;
   using KV = Slabs<kColumns, kD>;
-  // Q, the rings, then the barriers: Q full, and full and empty of K and of V per stage.
-  static constexpr int kBarriers = 1 + 4 * kStages;
+  // Q, the rings, then the barriers: Q full, the producer's scratch, and full and empty of K and of V per
+  // stage.
+  static constexpr int kBarriers = 2 + 4 * kStages;
   static constexpr int kSharedBytes = Q::kBytes + 2 * kStages * KV::kBytes + 8 * kBarriers;
 };
 
@@ -114,14 +115,16 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
 
   kx::Smem smem;
   const kx::SharedAddress q_tile = smem.template Alloc<T, 1024>(Q::kElements).Address();
-  const kx::SharedAddress k_ring = smem.template Alloc<T, 1024>(kStages * KV::kElements).Address();
-  const kx::SharedAddress v_ring = smem.template Alloc<T, 1024>(kStages * KV::kElements).Address();
+  const auto k_tiles = smem.template Alloc<T, 1024>(kStages * KV::kElements);
+  const auto v_tiles = smem.template Alloc<T, 1024>(kStages * KV::kElements);
+  const kx::SharedAddress k_ring = k_tiles.Address(), v_ring = v_tiles.Address();
   const kx::SharedAddress q_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress k_full = q_full + 8, k_empty = k_full + 8 * kStages;
+  const kx::SharedAddress scratch = q_full + 8, k_full = scratch + 8, k_empty = k_full + 8 * kStages;
   const kx::SharedAddress v_full = k_empty + 8 * kStages, v_empty = v_full + 8 * kStages;
   const int thread = static_cast<int>(kx::ThreadIdx().x);
   if (thread == 0) {
     kx::MbarInit(q_full, 1);
+    kx::MbarInit(scratch, 1);
     for (int stage = 0; stage < kStages; ++stage) {
       kx::MbarInit(k_full + 8 * stage, 1);
       kx::MbarInit(v_full + 8 * stage, 1);
@@ -136,22 +139,25 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();
-    if (thread == 0 && tile_begin < tile_end) {
+    if (thread < 32 && tile_begin < tile_end) {
       const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
-      kx::MbarArriveExpectTx(q_full, Q::kBytes);
-      Q::Load(q_tile, q_map, q_full, q_rows.row + first, head, q_rows.batch);
+      const bool packed = !problem.cu_q.IsNull();
+      if (thread == 0) {
+        kx::MbarArriveExpectTx(q_full, Q::kBytes);
+        Q::Load(q_tile, q_map, q_full, q_rows.row + first, head, q_rows.batch);
+      }
       RingPosition<kStages> at;
+      int scratch_parity = 0;
+      KX_NO_UNROLL
       for (int n = tile_begin; n < tile_end; ++n, at.Next()) {
+        const int row = k_rows.row + n * kN, rows = seq.k_count - n * kN;
         KX_MUTANT("fa3_fwd/no_wait_empty_k", kx::MbarWait(k_empty + 8 * at.stage, at.parity ^ 1), (void)0);
-        kx::MbarArriveExpectTx(k_full + 8 * at.stage,
-                               KX_MUTANT("fa3_fwd/half_the_bytes", KV::kBytes, KV::kBytes / 2));
-        KV::Load(k_ring + at.stage * KV::kBytes, k_map, k_full + 8 * at.stage, k_rows.row + n * kN, kv_head,
-                 k_rows.batch);
+        FillTile<KV>(k_tiles.Slice(at.stage * KV::kElements, KV::kElements), k_map, k_full + 8 * at.stage,
+                     scratch, scratch_parity, row, kv_head, k_rows.batch, rows, packed);
         kx::MbarWait(v_empty + 8 * at.stage,
                      KX_MUTANT("fa3_fwd/parity_of_empty_v", at.parity ^ 1, at.parity));
-        kx::MbarArriveExpectTx(v_full + 8 * at.stage, KV::kBytes);
-        KV::Load(v_ring + at.stage * KV::kBytes, v_map, v_full + 8 * at.stage, k_rows.row + n * kN, kv_head,
-                 k_rows.batch);
+        FillTile<KV>(v_tiles.Slice(at.stage * KV::kElements, KV::kElements), v_map, v_full + 8 * at.stage,
+                     scratch, scratch_parity, row, kv_head, k_rows.batch, rows, packed);
       }
     }
   } else {

@@ -41,13 +41,26 @@ std::string RunEveryWay(const EmulatedCase& c, bool backward) {
 
 TEST(Fa3Mutants, ForwardFaultsAreCaught) {
   ExpectAllCaught("fa3_fwd/",
-                  {"fa3_fwd/half_the_bytes", "fa3_fwd/mask_forgotten", "fa3_fwd/max_of_one_lane",
-                   "fa3_fwd/no_rescale", "fa3_fwd/no_sync_after_init", "fa3_fwd/no_wait_empty_k",
-                   "fa3_fwd/no_wait_for_scores", "fa3_fwd/no_wait_full_k", "fa3_fwd/no_wait_full_v",
-                   "fa3_fwd/parity_of_empty_v", "fa3_fwd/v_released_before_read"},
+                  {"fa3_fwd/mask_forgotten", "fa3_fwd/max_of_one_lane", "fa3_fwd/no_rescale",
+                   "fa3_fwd/no_sync_after_init", "fa3_fwd/no_wait_empty_k", "fa3_fwd/no_wait_for_scores",
+                   "fa3_fwd/no_wait_full_k", "fa3_fwd/no_wait_full_v", "fa3_fwd/parity_of_empty_v",
+                   "fa3_fwd/v_released_before_read"},
                   {"fa3_fwd/no_sync_after_init", "fa3_fwd/no_wait_empty_k", "fa3_fwd/no_wait_for_scores",
                    "fa3_fwd/no_wait_full_k", "fa3_fwd/no_wait_full_v", "fa3_fwd/v_released_before_read"},
                   [] { return RunEveryWay(Ragged(70, 650), false); });
+}
+
+TEST(Fa3Mutants, FaultsOfFillingATileAreCaught) {
+  EmulatedCase c{1, 1, 64};
+  c.packed = true;
+  c.tail = 9;
+  c.q_lengths = {40, 20};
+  c.k_lengths = {150, 70};
+  ExpectAllCaught("fa3/",
+                  {"fa3/half_the_bytes", "fa3/neighbours_rows_kept", "fa3/no_proxy_fence_after_zeros",
+                   "fa3/no_syncwarp_after_zeros"},
+                  {"fa3/no_proxy_fence_after_zeros", "fa3/no_syncwarp_after_zeros"},
+                  [&] { return RunEveryWay(c, true); });
 }
 
 TEST(Fa3Mutants, BackwardFaultsAreCaught) {

@@ -47,6 +47,41 @@ KX_DEVICE TmaRows KeyRows(const Problem& p, const Sequence& seq, int b) {
   return p.cu_q.IsNull() ? TmaRows{0, b} : TmaRows{static_cast<int>(seq.k_begin), 0};
 }
 
+// A warp fills one tile of a ring: arrives once on `full`, with the bytes or with the tile already there. Of
+// the tile's rows the first `rows` belong to the sequence; where the rest would be a neighbour's (a packed
+// map), they are made zeros: a weight of zero does not silence a NaN. `scratch` is a barrier of one arrival,
+// used by this warp alone.
+template <class Tile, class T>
+KX_DEVICE void FillTile(kx::SmemArray<T> tile, const kx::TensorMap& map, kx::SharedAddress full,
+                        kx::SharedAddress scratch, int& scratch_parity, int row, int head, int batch,
+                        int rows, bool packed) {
+  const int lane = kx::LaneId();
+  if (!packed || rows >= Tile::kRows) {
+    if (lane == 0) {
+      kx::MbarArriveExpectTx(full, KX_MUTANT("fa3/half_the_bytes", Tile::kBytes, Tile::kBytes / 2));
+      Tile::Load(tile.Address(), map, full, row, head, batch);
+    }
+    return;
+  }
+  if (lane == 0) {
+    kx::MbarArriveExpectTx(scratch, Tile::kBytes);
+    Tile::Load(tile.Address(), map, scratch, row, head, batch);
+  }
+  kx::MbarWait(scratch, scratch_parity);
+  scratch_parity ^= 1;
+  const int begin = KX_MUTANT("fa3/neighbours_rows_kept", rows * 64, Tile::kRows * 64);
+  KX_NO_UNROLL
+  for (int slab = 0; slab < Tile::kSlabs; ++slab) {
+    KX_NO_UNROLL
+    for (int at = begin + lane * 8; at < Tile::kRows * 64; at += 32 * 8) {
+      tile.StoreVec(slab * Tile::kRows * 64 + at, kx::Vec<T, 16>{});
+    }
+  }
+  KX_MUTANT("fa3/no_proxy_fence_after_zeros", kx::FenceAsyncProxy(), (void)0);
+  KX_MUTANT("fa3/no_syncwarp_after_zeros", kx::Syncwarp(), (void)0);
+  if (lane == 0) kx::MbarArrive(full);
+}
+
 // Stage and parity of the it-th tile that goes through a ring.
 template <int kStages>
 struct RingPosition {

@@ -15,10 +15,6 @@
 //            the grid).
 // lse and delta are float: batched [batch, heads, seq_q], packed [heads, total_q].
 //
-// A packed kFa3 job reads rows of the next document beside the last of a document, and multiplies them by
-// zero: rows of total_q and total_k past the last document must hold numbers too, and a NaN or infinity
-// reaches its neighbour.
-//
 // Window. Positions are aligned at the bottom right: the last query faces the last key. With
 // shift = length of keys - length of queries, query i sees key j when
 //   i + shift - left <= j <= i + shift + right.
