@@ -18,6 +18,8 @@
 #include "common/random.h"
 #include "gtest/gtest.h"
 #include "offload/model/model_layout.h"
+#include "offload/plan/placement_search.h"
+#include "offload/plan/slot_table.h"
 #include "offload/plan/test_layouts.h"
 
 namespace strata {
@@ -484,6 +486,23 @@ TEST(PlannerTest, TheModeIsChosenBySimulation) {
   request.mode = Mode::kSync;
   const auto asked = Plan(request);
   EXPECT_NE(note(std::get<PlannedJob>(asked)).find("mode sync as asked"), std::string::npos);
+}
+
+// The way to the best choice of one policy is gone again without its wish: for another mode, for more memory.
+TEST(PlannerTest, MovesTakeWholeSegmentsApart) {
+  const ModelLayout layout = RealLayout(9);
+  PlanRequest wished = Roomy(layout);
+  wished.recompute = Recompute::kSqrt;
+  const PlanChoice segments = PlacementSearch(wished).bases().front();
+  const PlanRequest request = Roomy(layout);
+  const PlacementSearch search(request);
+  const int all = search.Movable(Move::kKeepSaved);
+  ASSERT_EQ(all, 9);
+  for (int count = 0; count <= all; ++count) {
+    const PlanChoice moved = search.Moved(segments, Move::kKeepSaved, count);
+    EXPECT_TRUE(CheckChoice(layout, moved).ok()) << count << ": " << CheckChoice(layout, moved);
+    EXPECT_TRUE(BuildPlans(layout, moved).ok()) << count;
+  }
 }
 
 // From a rating and the bytes of a step, by hand.
