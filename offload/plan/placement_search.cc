@@ -217,6 +217,8 @@ PlanChoice PlacementSearch::Moved(PlanChoice choice, Move move, int count) const
         break;
     }
   }
+  // A segment whose first blocks keep what they saved begins behind them.
+  if (move == Move::kKeepSaved && count > 0) choice.blocks[count + 1].checkpoint = true;
   return choice;
 }
 

@@ -18,6 +18,8 @@
 #include "common/random.h"
 #include "gtest/gtest.h"
 #include "offload/model/model_layout.h"
+#include "offload/plan/placement_search.h"
+#include "offload/plan/slot_table.h"
 #include "offload/plan/test_layouts.h"
 
 namespace strata {
@@ -469,7 +471,7 @@ TEST(PlannerTest, TheModeIsChosenBySimulation) {
     const std::string text = note(job);
     std::printf("%.0f MB/s: %s\n", bandwidth / 1e6, text.c_str());
     EXPECT_NE(text.find("forward-overlap"), std::string::npos) << text;
-    EXPECT_NE(text.find(" ms"), std::string::npos) << text;
+    EXPECT_TRUE(text.find(" ms") != std::string::npos || text.find(" s") != std::string::npos) << text;
     EXPECT_EQ(text.find("where every step clips") != std::string::npos, request.clip) << text;
     // Never slower than the mode that would have been taken without looking.
     const Mode usual = request.clip ? Mode::kForwardOverlap : Mode::kOverlap;
@@ -486,13 +488,31 @@ TEST(PlannerTest, TheModeIsChosenBySimulation) {
   EXPECT_NE(note(std::get<PlannedJob>(asked)).find("mode sync as asked"), std::string::npos);
 }
 
+// The way to the best choice of one policy is gone again without its wish: for another mode, for more memory.
+TEST(PlannerTest, MovesTakeWholeSegmentsApart) {
+  const ModelLayout layout = RealLayout(9);
+  PlanRequest wished = Roomy(layout);
+  wished.recompute = Recompute::kSqrt;
+  const PlanChoice segments = PlacementSearch(wished).bases().front();
+  const PlanRequest request = Roomy(layout);
+  const PlacementSearch search(request);
+  const int all = search.Movable(Move::kKeepSaved);
+  ASSERT_EQ(all, 9);
+  for (int count = 0; count <= all; ++count) {
+    const PlanChoice moved = search.Moved(segments, Move::kKeepSaved, count);
+    EXPECT_TRUE(CheckChoice(layout, moved).ok()) << count << ": " << CheckChoice(layout, moved);
+    EXPECT_TRUE(BuildPlans(layout, moved).ok()) << count;
+  }
+}
+
 // From a rating and the bytes of a step, by hand.
 TEST(PlannerTest, APlanSaysHowLongTheDriveLasts) {
   const ModelLayout layout = RealLayout(6);
   PlanRequest request = Roomy(layout);
   request.optimizer = Tier::kNvme;
   const auto note = [&] {
-    for (const std::string& text : std::get<PlannedJob>(Plan(request)).notes) {
+    const auto plan = Plan(request);
+    for (const std::string& text : std::get<PlannedJob>(plan).notes) {
       if (text.find("nvme: ") == 0) return text;
     }
     return std::string();
