@@ -71,6 +71,7 @@ class TrainerTest : public ::testing::Test {
     int fds[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
     TrainerChannel agent((Fd(fds[0]))), channel((Fd(fds[1])));
+    agent_ = &agent;
     Thread trainer("trainer", [&] { exit_code_ = Trainer(channel).Run(); });
     v1::AgentMessage first;
     *first.mutable_task() = task_;
@@ -90,6 +91,7 @@ class TrainerTest : public ::testing::Test {
     return message.done();
   }
 
+  TrainerChannel* agent_ = nullptr;  // in Run
   std::string folder_, text_;
   std::vector<v1::CommitCheckpointRequest> commits_;
   v1::TrainerTask task_;
@@ -241,8 +243,32 @@ TEST_F(TrainerTest, TooManySkippedStepsInARowFailTheJobWithTheReason) {
     EXPECT_EQ(rows, skipped);
     EXPECT_GE(rows, expected);
     EXPECT_LE(rows, expected + 1) << "at most one further step was in flight";
+    EXPECT_NE(message.find("lower training.optimizer.lr"), std::string::npos) << message;
+    EXPECT_EQ(message.find("loss_scale"), std::string::npos) << message;
     EXPECT_FALSE(fs::exists(task_.checkpoint_dir() + "/manifest.json"));
   }
+  // In fp16 the scale is the first thing to look at; at its least, that.
+  spec.mutable_training()->set_precision(v1::PRECISION_FP16);
+  EXPECT_NE(Run().failure().message().find("training.loss_scale.initial (now 65536)"), std::string::npos);
+  spec.mutable_training()->mutable_loss_scale()->set_min(65536);
+  EXPECT_NE(Run().failure().message().find("training.loss_scale.min of 65536"), std::string::npos);
+}
+
+TEST_F(TrainerTest, AStopWithoutACheckpointIsNoFailureAndLeavesNone) {
+  task_.mutable_spec()->mutable_training()->set_steps(1'000'000);
+  int64_t rows = 0;
+  const v1::TrainerDone done = Run([&](const v1::MetricRow&) {
+    if (++rows != 3) return;
+    v1::AgentMessage stop;
+    stop.set_want(v1::DesiredTask::STOP);
+    EXPECT_TRUE(agent_->Send(stop).ok());
+  });
+  EXPECT_EQ(exit_code_, 0);
+  EXPECT_FALSE(done.finished());
+  EXPECT_FALSE(done.has_failure()) << done.DebugString();
+  EXPECT_GE(rows, 3);
+  EXPECT_TRUE(commits_.empty());
+  EXPECT_TRUE(fs::is_empty(folder_ + "/nvme"));
 }
 
 }  // namespace
