@@ -223,8 +223,9 @@ Case AttentionBackwardCase(Draw& draw, const AttentionShape& s, DType compute) {
                {"dq", Kind::kCompute, s.rows(), s.width(), ld, {}, true},
                {"dk", Kind::kCompute, s.rows(), s.kv_width(), ld_kv, {}, true},
                {"dv", Kind::kCompute, s.rows(), s.kv_width(), ld_kv, {}, true}};
-  // dS = P (dP - delta): with few keys the difference vanishes, while dP is a sum of `dim` products.
-  c.tensors[6].cancelling = c.tensors[7].cancelling = 4 * std::sqrt(static_cast<double>(s.dim)) * s.scale;
+  // dS = P (dP - delta): with few keys the difference vanishes, while dP is a sum of `dim` products, added up
+  // in any order, and its error is multiplied with an element of q or k.
+  c.tensors[6].cancelling = c.tensors[7].cancelling = 12 * std::sqrt(static_cast<double>(s.dim)) * s.scale;
   c.tensors[8].cancelling = 2;  // P = e^(score - lse), the difference of two larger numbers
   c.workspace_bytes = [=](DType type) {
     return AttentionBackwardWorkspaceBytes(type, s.batch, s.seq, s.heads, s.kv_heads, s.dim);

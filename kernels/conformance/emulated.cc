@@ -53,7 +53,6 @@ Backend EmulatedBackend(const char* name, DType compute, const char* no_attentio
   backend.emulated = true;
   backend.no_attention = no_attention;
   backend.attention_unit = 8;
-  backend.few_attention_cases = true;
   return backend;
 }
 

@@ -49,14 +49,13 @@ struct Backend {
   bool repeat = true;
   // Runs a call under a setting; null: as it is.
   std::function<absl::Status(int setting, const std::function<absl::Status()>& call)> run;
-  // An emulator: calls have fewer rows; GEMMs are computed by kernels/reference, so large ones tell nothing.
+  // An emulator: calls have fewer rows, attention (which has larger tests of its own) fewer cases; GEMMs are
+  // computed by kernels/reference, so large ones tell nothing.
   bool emulated = false;
   // Why there are no attention kernels; null: there are.
   const char* no_attention = nullptr;
   // Head dimensions and leading dimensions of attention are multiples of this.
   int64_t attention_unit = 1;
-  // Attention has larger tests of its own beside its kernels (and they are slow to emulate): a few cases do.
-  bool few_attention_cases = false;
 };
 
 // What the test binary runs the suite on (cpu_backends.cc, emulated_backends.cc).

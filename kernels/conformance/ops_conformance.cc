@@ -132,9 +132,9 @@ TEST_P(OpsConformanceTest, Rope) {
 TEST_P(OpsConformanceTest, AttentionForward) {
   if (backend().no_attention != nullptr) GTEST_SKIP() << backend().no_attention;
   Draw draw(5);
-  for (int i = 0; i < (backend().few_attention_cases ? 2 : 10); ++i)
+  for (int i = 0; i < (backend().emulated ? 2 : 10); ++i)
     Check(backend(), AttentionForwardCase(draw, DrawAttention(draw, backend().attention_unit)));
-  if (backend().few_attention_cases) return;
+  if (backend().emulated) return;
   Check(backend(), AttentionForwardCase(draw, {1, 300, 2, 1, 64, 0, 0.125}));
   // Large scores: the running maximum must keep the exponentials in range.
   Check(backend(), AttentionForwardCase(draw, {1, 130, 1, 1, 32, 0, 4.0}));
@@ -143,11 +143,11 @@ TEST_P(OpsConformanceTest, AttentionForward) {
 TEST_P(OpsConformanceTest, AttentionBackward) {
   if (backend().no_attention != nullptr) GTEST_SKIP() << backend().no_attention;
   Draw draw(6);
-  for (int i = 0; i < (backend().few_attention_cases ? 2 : 10); ++i) {
+  for (int i = 0; i < (backend().emulated ? 2 : 10); ++i) {
     Check(backend(),
           AttentionBackwardCase(draw, DrawAttention(draw, backend().attention_unit), backend().compute));
   }
-  if (backend().few_attention_cases) return;
+  if (backend().emulated) return;
   Check(backend(), AttentionBackwardCase(draw, {1, 300, 2, 1, 64, 0, 0.125}, backend().compute));
   Check(backend(), AttentionBackwardCase(draw, {6, 70, 3, 3, 32, 0, 0.2}, backend().compute));
 }

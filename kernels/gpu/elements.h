@@ -70,12 +70,13 @@ KX_DEVICE void StoreFloats(Gmem<T> g, int64_t i, const float (&x)[kWidth]) {
 // Body::kWidth as far as whole vectors go if kVector, else 1. The grid has BlocksOfElements blocks.
 struct ElementGrid {
   int64_t width = 0;
-  int64_t blocks_per_row = 0;
+  uint32_t blocks_per_row = 0;  // of 32 bits: a division of 64 takes longer than many a body
 };
 template <class Body, bool kVector>
 KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void ForElements(const Body body, const ElementGrid grid) {
-  const int64_t block = BlockIdx().x, row = block / grid.blocks_per_row;
-  const int64_t piece = (block - row * grid.blocks_per_row) * kBlockThreads + ThreadIdx().x;
+  const uint32_t row = BlockIdx().x / grid.blocks_per_row;
+  const int64_t piece =
+      static_cast<int64_t>(BlockIdx().x - row * grid.blocks_per_row) * kBlockThreads + ThreadIdx().x;
   if constexpr (kVector) {
     const int64_t whole = KX_MUTANT("fused/elements/whole", grid.width / Body::kWidth,
                                     (grid.width + Body::kWidth - 1) / Body::kWidth);
