@@ -180,7 +180,8 @@ TEST(SimulatorTest, WhatLanesShareSlowsThemDown) {
   const Simulation duplex = SimulateCase(c, profile);
   profile.nvme_mixed_bytes_per_second = 1e8;
   const Simulation half = SimulateCase(c, profile);
-  EXPECT_GT(half.step_seconds, 1.7 * duplex.step_seconds);
+  EXPECT_GT(half.step_seconds,
+            1.5 * duplex.step_seconds);  // not twice: what fills and drains is not bound by it
   EXPECT_EQ(half.binding, "nvme reads and writes together");
   EXPECT_NEAR(half.bound_seconds, 2 * duplex.bound_seconds, 0.05 * half.bound_seconds);
   // The bytes and the time alone are the same: only the time beside others grows.
