@@ -2,10 +2,10 @@
 // the NVMe store that runs use.
 //
 // It takes a second or two: every measurement has a slice of time and is the best of what fits into it (of
-// the optimizer's work and of copies the median, from memory that is in no cache), so a busy machine gives
-// slower numbers, not a longer wait. NVMe is driven as runs drive it, two lanes each way, for a fifth of a
-// second. Numbers depend on the machine alone: the result may be kept (proto/machine) as long as CPU, threads
-// and the path's device stay the same.
+// the optimizer's work and of copies the lower quartile, from memory that is in no cache), so a busy machine
+// gives slower numbers, not a longer wait. NVMe is driven as runs drive it, two lanes each way, for a fifth
+// of a second. Numbers depend on the machine alone: the result may be kept (proto/machine) as long as CPU,
+// threads and the path's device stay the same.
 #ifndef OFFLOAD_CALIBRATE_CALIBRATE_H_
 #define OFFLOAD_CALIBRATE_CALIBRATE_H_
 
