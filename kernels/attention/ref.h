@@ -73,13 +73,14 @@ inline ReferenceResult ReferenceAttention(const ReferenceInputs& in,
         if (!backward) continue;
         const double* dout = &in.dout[row * q_width + h * d];
         ds.assign(p.size(), 0);
-        double delta = 0;
         for (int64_t j = begin; j < end; ++j) {
           double dot = 0;
           for (int c = 0; c < d; ++c) dot += dout[c] * in.v[at(j) + c];
           ds[j - begin] = round(dot);
-          delta += ds[j - begin] * p[j - begin];
         }
+        // The sum of ds * p over the keys, from the result as it was stored.
+        double delta = 0;
+        for (int c = 0; c < d; ++c) delta += dout[c] * r.out[row * q_width + h * d + c];
         for (int64_t j = begin; j < end; ++j) {
           const double w = round(p[j - begin] * (ds[j - begin] - delta)) * s.scale;
           for (int c = 0; c < d; ++c) {
