@@ -25,8 +25,11 @@ TEST(Fa2Mutants, ForwardFaultsAreCaught) {
       {"fa2_fwd/mask_forgotten", "fa2_fwd/mask_off_by_one", "fa2_fwd/max_of_one_lane", "fa2_fwd/no_rescale",
        "fa2_fwd/no_sync_k", "fa2_fwd/no_sync_v", "fa2_fwd/no_wait_k", "fa2_fwd/rows_past_end_are_written",
        "fa2_fwd/swapped_fragment", "fa2/rows_past_end_are_read"},
-      {"fa2_fwd/no_sync_k", "fa2_fwd/no_sync_v", "fa2_fwd/no_wait_k"},
-      [] { return RunEmulated(Family::kFa2, DType::kBF16, Ragged(70, 150), false, 1, {}); });
+      {"fa2_fwd/no_sync_k", "fa2_fwd/no_sync_v", "fa2_fwd/no_wait_k"}, [] {
+        // In the second the first query sees one key: one more is much.
+        const std::string wrong = RunEmulated(Family::kFa2, DType::kBF16, Ragged(70, 150), false, 1, {});
+        return !wrong.empty() ? wrong : RunEmulated(Family::kFa2, DType::kBF16, Ragged(70, 70), false, 1, {});
+      });
 }
 
 TEST(Fa2Mutants, BackwardFaultsAreCaught) {
