@@ -2,6 +2,7 @@
 #ifndef KERNELS_GPU_LAUNCH_ELEMENTS_H_
 #define KERNELS_GPU_LAUNCH_ELEMENTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 
@@ -34,8 +35,9 @@ LaunchStatus WithElementType(DType dtype, F&& f) {
   }
 }
 
+// Blocks of a grid's dimension. More than fit 32 bits become a number that CUDA refuses.
 inline uint32_t Blocks(int64_t n, int64_t per_block) {
-  return static_cast<uint32_t>((n + per_block - 1) / per_block);
+  return static_cast<uint32_t>(std::min<int64_t>((n + per_block - 1) / per_block, 0xffffffff));
 }
 
 // Whether all pointers are multiples of `bytes`. Null is.
@@ -55,8 +57,7 @@ LaunchStatus LaunchElements(kx::Stream stream, const Body& body, int64_t rows, i
                          : width < Body::kWidth            ? width
                                                            : Body::kWidth;
   const ElementGrid grid = {width, Blocks(pieces, kBlockThreads)};
-  const LaunchConfig config = {
-      {static_cast<uint32_t>(rows * grid.blocks_per_row)}, {kBlockThreads}, 0, stream};
+  const LaunchConfig config = {{Blocks(rows * grid.blocks_per_row, 1)}, {kBlockThreads}, 0, stream};
   return vector ? Launch(config, ForElements<Body, true>, body, grid)
                 : Launch(config, ForElements<Body, false>, body, grid);
 }

@@ -16,8 +16,7 @@ LaunchStatus CrossEntropy(kx::Stream stream, DType dtype, const CrossEntropyArgs
     p.vocab = args.vocab;
     p.gradient = args.gradient;
     p.gradient_scale = args.gradient_scale;
-    const LaunchConfig config = {
-        {static_cast<uint32_t>(args.rows)}, {kLossThreads}, kCrossEntropySharedBytes, stream};
+    const LaunchConfig config = {{Blocks(args.rows, 1)}, {kLossThreads}, kCrossEntropySharedBytes, stream};
     return Aligned({args.logits}) ? Launch(config, CrossEntropyKernel<T, true>, p)
                                   : Launch(config, CrossEntropyKernel<T, false>, p);
   });

@@ -20,7 +20,7 @@ bool RowIsWide(int64_t width) {
 }
 
 LaunchConfig RowConfig(int64_t rows, uint32_t threads, kx::Stream stream) {
-  return {{static_cast<uint32_t>(rows)}, {threads}, kNormSharedBytes, stream};
+  return {{Blocks(rows, 1)}, {threads}, kNormSharedBytes, stream};
 }
 
 template <bool kLayerNorm, class T>

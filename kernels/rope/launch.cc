@@ -22,7 +22,7 @@ LaunchStatus Rope(kx::Stream stream, DType dtype, const RopeArgs& args) {
     }
     const bool vector = Aligned({args.x}) && p.half % kWide<T> == 0 && args.ld % kWide<T> == 0;
     const LaunchConfig config = {
-        {static_cast<uint32_t>(args.rows)}, {kRopeThreads}, 2 * kRopeHalfMax * sizeof(float), stream};
+        {Blocks(args.rows, 1)}, {kRopeThreads}, 2 * kRopeHalfMax * sizeof(float), stream};
     return vector ? Launch(config, RopeKernel<T, true>, p) : Launch(config, RopeKernel<T, false>, p);
   });
 }
