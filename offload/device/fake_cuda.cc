@@ -115,13 +115,22 @@ int FakeCuda::Misuse(const std::string& what) {
   return Fail(kCudaInvalidValue);
 }
 
+// What still runs when a context dies has ended before anyone hears of it: nothing touches memory that the
+// caller, told so, may give back.
+int FakeCuda::StickyError() {
+  while (sticky_ != 0 && running_ > 0) changed_.Wait(mu_);
+  return sticky_;
+}
+
 int FakeCuda::Enter(const char* name) {
   ++calls_;
-  if (sticky_ != 0) return sticky_;
+  if (sticky_ != 0) return StickyError();
   if (fail_call_.countdown >= 0 && (fail_call_.name.empty() || fail_call_.name == name) &&
       fail_call_.countdown-- == 0) {
     failed_ = true;
-    return Fail(fail_call_.error);
+    const int error = Fail(fail_call_.error);
+    (void)StickyError();
+    return error;
   }
   if (options_.order == FakeCudaOptions::Order::kRandom && !queues_.empty() && Coin(kSidesOfCall)) {
     const QueueState& some = *queues_[random_.Below(coins_++, queues_.size())];
@@ -190,7 +199,7 @@ void FakeCuda::Demand(int stream, int64_t number) {
 int FakeCuda::WaitUntilDone(int stream, int64_t number) {
   Demand(stream, number);
   while (sticky_ == 0 && queues_[stream]->done < number) changed_.Wait(mu_);
-  return sticky_;
+  return StickyError();
 }
 
 void FakeCuda::HostKnows(const VectorClock& clock) {
@@ -221,9 +230,11 @@ void FakeCuda::StreamBody(QueueState& queue) {
         continue;
       }
       const std::function<void()> body = std::move(queue.work.front().body);
+      ++running_;
       mu_.Unlock();
       body();
       mu_.Lock();
+      --running_;
       ++work_done_;
     }
     queue.done = queue.work.front().number;
@@ -497,7 +508,7 @@ int FakeCuda::EnqueueCopy(QueueState& queue, void* to, const void* from, size_t 
   const int64_t number =
       Enqueue(queue, std::move(work), what,
               {{from, static_cast<int64_t>(bytes), false}, {to, static_cast<int64_t>(bytes), true}});
-  if (PageLocked(to_device ? from : to, bytes)) return sticky_;
+  if (PageLocked(to_device ? from : to, bytes)) return StickyError();
   ++pageable_copies_;
   const VectorClock clock = queue.clock;
   if (const int error = WaitUntilDone(queue.index, number); error != 0) return error;
@@ -545,7 +556,7 @@ int FakeCuda::LaunchHostFunc(Stream* stream, void (*function)(void*), void* argu
 
 int FakeCuda::GetLastError() {
   MutexLock lock(mu_);
-  return sticky_ != 0 ? sticky_ : std::exchange(last_error_, 0);
+  return sticky_ != 0 ? StickyError() : std::exchange(last_error_, 0);
 }
 
 const char* FakeCuda::GetErrorString(int error) {

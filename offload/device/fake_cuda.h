@@ -139,6 +139,7 @@ class FakeCuda : public CudaApi {
   };
 
   // Counts the call; what it has to fail with, or 0.
+  int StickyError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Enter(const char* name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Misuse(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -172,6 +173,7 @@ class FakeCuda : public CudaApi {
   uint64_t coins_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t work_done_ ABSL_GUARDED_BY(mu_) = 0;
+  int running_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t pageable_copies_ ABSL_GUARDED_BY(mu_) = 0;
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
   Failure fail_call_ ABSL_GUARDED_BY(mu_);

@@ -1,8 +1,11 @@
 // The checker's teeth: what it must find and what it must leave alone.
 #include "offload/device/fake_cuda.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -181,6 +184,30 @@ TEST_F(FakeCudaTest, AnErrorOfWorkStays) {
   EXPECT_EQ(Up(0), kCudaIllegalAddress);
   EXPECT_EQ(cuda_.GetLastError(), kCudaIllegalAddress);
   EXPECT_EQ(cuda_.GetLastError(), kCudaIllegalAddress);
+}
+
+// So whoever hears of it may free what the work uses.
+TEST(FakeCudaContextTest, WorkThatRunsHasEndedWhenACallSaysThatTheContextDied) {
+  struct Work {
+    std::atomic<bool> begun = false, ended = false;
+  } work;
+  FakeCuda cuda({.order = Order::kEager});
+  Stream *busy = nullptr, *other = nullptr;
+  CudaEvent* event = nullptr;
+  ASSERT_EQ(cuda.StreamCreate(&busy), 0);
+  ASSERT_EQ(cuda.StreamCreate(&other), 0);
+  ASSERT_EQ(cuda.EventCreate(&event), 0);
+  const auto body = [](void* argument) {
+    Work& work = *static_cast<Work*>(argument);
+    work.begun = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    work.ended = true;
+  };
+  ASSERT_EQ(cuda.LaunchHostFunc(busy, body, &work), 0);
+  while (!work.begun) std::this_thread::yield();
+  cuda.FailCall(0, kCudaLaunchFailure);
+  EXPECT_EQ(cuda.EventRecord(event, other), kCudaLaunchFailure);
+  EXPECT_TRUE(work.ended);
 }
 
 TEST_F(FakeCudaTest, AnInjectedCallFailsOnceWhenTheContextSurvivesIt) {
