@@ -117,11 +117,12 @@ int FakeCuda::Misuse(const std::string& what) {
 
 int FakeCuda::Enter(const char* name) {
   ++calls_;
-  if (sticky_ != 0) return sticky_;
+  if (sticky_ != 0) return Lost();
   if (fail_call_.countdown >= 0 && (fail_call_.name.empty() || fail_call_.name == name) &&
       fail_call_.countdown-- == 0) {
     failed_ = true;
-    return Fail(fail_call_.error);
+    const int error = Fail(fail_call_.error);
+    return sticky_ != 0 ? Lost() : error;
   }
   if (options_.order == FakeCudaOptions::Order::kRandom && !queues_.empty() && Coin(kSidesOfCall)) {
     const QueueState& some = *queues_[random_.Below(coins_++, queues_.size())];
@@ -190,6 +191,11 @@ void FakeCuda::Demand(int stream, int64_t number) {
 int FakeCuda::WaitUntilDone(int stream, int64_t number) {
   Demand(stream, number);
   while (sticky_ == 0 && queues_[stream]->done < number) changed_.Wait(mu_);
+  return Lost();
+}
+
+int FakeCuda::Lost() {
+  while (sticky_ != 0 && running_ > 0) changed_.Wait(mu_);
   return sticky_;
 }
 
@@ -221,9 +227,11 @@ void FakeCuda::StreamBody(QueueState& queue) {
         continue;
       }
       const std::function<void()> body = std::move(queue.work.front().body);
+      ++running_;
       mu_.Unlock();
       body();
       mu_.Lock();
+      --running_;
       ++work_done_;
     }
     queue.done = queue.work.front().number;
@@ -497,7 +505,7 @@ int FakeCuda::EnqueueCopy(QueueState& queue, void* to, const void* from, size_t 
   const int64_t number =
       Enqueue(queue, std::move(work), what,
               {{from, static_cast<int64_t>(bytes), false}, {to, static_cast<int64_t>(bytes), true}});
-  if (PageLocked(to_device ? from : to, bytes)) return sticky_;
+  if (PageLocked(to_device ? from : to, bytes)) return Lost();
   ++pageable_copies_;
   const VectorClock clock = queue.clock;
   if (const int error = WaitUntilDone(queue.index, number); error != 0) return error;

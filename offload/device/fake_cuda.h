@@ -152,6 +152,8 @@ class FakeCuda : public CudaApi {
   void Demand(int stream, int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blocks until it has run; what it failed with, or 0.
   int WaitUntilDone(int stream, int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What the context was lost to, or 0. Who learns of it may free what the work used: none runs any more.
+  int Lost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void HostKnows(const VectorClock& clock) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Compare(const Access& access, const VectorClock& after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool Runnable(const QueueState& queue) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -172,6 +174,7 @@ class FakeCuda : public CudaApi {
   uint64_t coins_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t work_done_ ABSL_GUARDED_BY(mu_) = 0;
+  int running_ ABSL_GUARDED_BY(mu_) = 0;  // bodies of work
   int64_t pageable_copies_ ABSL_GUARDED_BY(mu_) = 0;
   bool failed_ ABSL_GUARDED_BY(mu_) = false;
   Failure fail_call_ ABSL_GUARDED_BY(mu_);

@@ -1,8 +1,11 @@
 // The checker's teeth: what it must find and what it must leave alone.
 #include "offload/device/fake_cuda.h"
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -181,6 +184,31 @@ TEST_F(FakeCudaTest, AnErrorOfWorkStays) {
   EXPECT_EQ(Up(0), kCudaIllegalAddress);
   EXPECT_EQ(cuda_.GetLastError(), kCudaIllegalAddress);
   EXPECT_EQ(cuda_.GetLastError(), kCudaIllegalAddress);
+}
+
+// Who learns that the context is lost frees what its work used.
+TEST_F(FakeCudaTest, NoWorkRunsAnyMoreWhenACallReturnsTheLossOfTheContext) {
+  FakeCuda cuda({.order = FakeCudaOptions::Order::kEager});
+  Stream* stream = nullptr;
+  ASSERT_EQ(cuda.StreamCreate(&stream), 0);
+  struct Work {
+    std::atomic<bool> begun = false, done = false;
+  } work;
+  ASSERT_EQ(cuda.LaunchHostFunc(
+                stream,
+                [](void* argument) {
+                  auto* const self = static_cast<Work*>(argument);
+                  self->begun = true;
+                  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+                  self->done = true;
+                },
+                &work),
+            0);
+  while (!work.begun) std::this_thread::yield();
+  cuda.FailCall(0, kCudaLaunchFailure);
+  int count = 0;
+  EXPECT_EQ(cuda.GetDeviceCount(&count), kCudaLaunchFailure);
+  EXPECT_TRUE(work.done);
 }
 
 TEST_F(FakeCudaTest, AnInjectedCallFailsOnceWhenTheContextSurvivesIt) {
