@@ -104,6 +104,7 @@ class GpuPluginTest(unittest.TestCase):
         code, said, log, on_gpu = self.run_job(True, "--require-gpu")
         self.assertEqual(code, 0, said + log)
         self.assertIn("gpu: Fake GPU", log)
+        self.assertIn("trainer: gpu: the CPU's math in every shape", log)
         self.assertEqual(on_gpu, expected)
         # Something is wrong with the plugin: one line, and the CPU.
         code, said, log, on_cpu = self.run_job(True, wrong="abi")

@@ -2,6 +2,8 @@
 // against the float64 reference, bits across calls and threads, no access outside what was lent, refusals.
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -58,9 +60,15 @@ TEST_P(OpsConformanceTest, GemmOfLongWeightGradients) {
 TEST_P(OpsConformanceTest, GemmOfAJobFitsItsWorkspace) {
   if (backend().emulated) GTEST_SKIP() << "GEMMs of " << backend().name << " are the reference's";
   constexpr int64_t kRows = 1024;
-  const std::vector<char> a(2048 * kRows * 4), b(2048 * kRows * 4);
-  std::vector<char> c(2048 * kRows * 4);
-  std::vector<char> workspace((4 << 20) + 64);
+  constexpr int64_t kMatrixBytes = 2048 * kRows * 4, kWorkspaceBytes = 4 << 20;
+  Memory& memory = *backend().memory;
+  const auto lend = [&](int64_t bytes) {
+    std::shared_ptr<void> data(memory.Allocate(bytes), [&](void* p) { memory.Free(p); });
+    memory.CopyIn(data.get(), std::vector<char>(bytes).data(), bytes);
+    return data;
+  };
+  const auto a = lend(kMatrixBytes), b = lend(kMatrixBytes), c = lend(kMatrixBytes),
+             workspace = lend(kWorkspaceBytes);
   for (const auto& [in, out] : {std::pair{384, 640}, {384, 2048}, {1024, 384}, {384, 256}, {33, 1000}}) {
     for (int pass = 0; pass < 3; ++pass) {
       GemmArgs g;
@@ -68,13 +76,12 @@ TEST_P(OpsConformanceTest, GemmOfAJobFitsItsWorkspace) {
       if (pass == 1) g = {.m = kRows, .n = in, .k = out, .lda = out, .ldb = in};
       if (pass == 2) g = {.m = out, .n = in, .k = kRows, .lda = out, .transpose_a = true, .ldb = in};
       g.c_is_acc = pass == 2;
-      g.a = a.data();
-      g.b = b.data();
-      g.c = c.data();
+      g.a = a.get();
+      g.b = b.get();
+      g.c = c.get();
       g.ldc = g.n;
-      const uintptr_t aligned = (reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64;
-      g.workspace = {reinterpret_cast<void*>(aligned), GemmWorkspaceBytes(backend().compute, g.m, g.n, g.k)};
-      ASSERT_LE(g.workspace.bytes, 4 << 20);
+      g.workspace = {workspace.get(), GemmWorkspaceBytes(backend().compute, g.m, g.n, g.k)};
+      ASSERT_LE(g.workspace.bytes, kWorkspaceBytes);
       for (const int threads : backend().settings) {
         const absl::Status status = SharedOps(backend(), threads)->Gemm(nullptr, g);
         EXPECT_TRUE(status.ok()) << "threads=" << threads << ": " << status;
@@ -136,6 +143,8 @@ TEST_P(OpsConformanceTest, AttentionForward) {
     Check(backend(), AttentionForwardCase(draw, DrawAttention(draw, backend().attention_unit)));
   if (backend().emulated) return;
   Check(backend(), AttentionForwardCase(draw, {1, 300, 2, 1, 64, 0, 0.125}));
+  Check(backend(), AttentionForwardCase(draw, {2, 270, 2, 1, 96, 8, 0.1}));
+  Check(backend(), AttentionForwardCase(draw, {1, 300, 4, 2, 128, 0, 0.09}));
   // Large scores: the running maximum must keep the exponentials in range.
   Check(backend(), AttentionForwardCase(draw, {1, 130, 1, 1, 32, 0, 4.0}));
 }
@@ -149,6 +158,8 @@ TEST_P(OpsConformanceTest, AttentionBackward) {
   }
   if (backend().emulated) return;
   Check(backend(), AttentionBackwardCase(draw, {1, 300, 2, 1, 64, 0, 0.125}, backend().compute));
+  Check(backend(), AttentionBackwardCase(draw, {2, 270, 2, 1, 96, 8, 0.1}, backend().compute));
+  Check(backend(), AttentionBackwardCase(draw, {1, 300, 4, 2, 128, 0, 0.09}, backend().compute));
   Check(backend(), AttentionBackwardCase(draw, {6, 70, 3, 3, 32, 0, 0.2}, backend().compute));
 }
 

@@ -87,13 +87,13 @@ struct CublasLtGemm::Descriptors {
   CublasLtLayout* d = nullptr;
 };
 
-absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Create(CublasLtApi& api) {
+absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Create(CublasLtApi& api, Log log) {
   CublasLtHandle* handle = nullptr;
   if (const int status = api.Create(&handle); status != kSuccess) {
     return absl::FailedPreconditionError(
         absl::StrCat("cuBLASLt does not start: ", StatusName(status), " (", status, ")"));
   }
-  return std::unique_ptr<CublasLtGemm>(new CublasLtGemm(api, handle));
+  return std::unique_ptr<CublasLtGemm>(new CublasLtGemm(api, handle, std::move(log)));
 }
 
 CublasLtGemm::~CublasLtGemm() { (void)api_.Destroy(handle_); }
@@ -240,8 +240,15 @@ absl::StatusOr<Algo> CublasLtGemm::Choose(const Problem& problem, const Descript
         absl::StrCat("algorithm ", config(kAlgoId).value_or(0), " tile ", config(kAlgoTile).value_or(0),
                      " stages ", config(kAlgoStages).value_or(0), ", ",
                      FormatBytes(static_cast<int64_t>(result.workspace_bytes)), " of workspace");
-    MutexLock lock(mu_);
-    return chosen_.emplace(problem, Chosen{result.algo, std::move(text)}).first->second.algo;
+    const std::string line = absl::StrCat("gemm of ", Text(problem), ": ", text);
+    bool is_new;
+    {
+      MutexLock lock(mu_);
+      is_new = chosen_.emplace(problem, Chosen{result.algo, std::move(text)}).second &&
+               logged_.insert(line).second;
+    }
+    if (log_ && is_new) log_(line);
+    return result.algo;
   }
   return absl::UnimplementedError(
       absl::StrCat("cuBLASLt ", api_.GetVersion(), " has no deterministic algorithm for ", Text(problem),

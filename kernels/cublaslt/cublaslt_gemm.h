@@ -13,9 +13,12 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,8 +62,12 @@ struct GemmChoice {
 
 class CublasLtGemm : public GemmProvider {
  public:
+  // A line for each choice that is new in its words (shapes that differ in alignment alone often share them).
+  // Called by the thread of the GEMM.
+  using Log = std::function<void(const std::string&)>;
+
   // `api` outlives it. kFailedPrecondition when the library cannot start (no driver).
-  static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Create(CublasLtApi& api);
+  static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Create(CublasLtApi& api, Log log = nullptr);
   ~CublasLtGemm() override;
 
   // As Ops::Gemm; `compute` is kF32, kBF16 or kF16. kUnimplemented: cuBLASLt has no algorithm for it that is
@@ -104,7 +111,8 @@ class CublasLtGemm : public GemmProvider {
     std::string text;
   };
 
-  CublasLtGemm(CublasLtApi& api, CublasLtHandle* handle) : api_(api), handle_(handle) {}
+  CublasLtGemm(CublasLtApi& api, CublasLtHandle* handle, Log log)
+      : api_(api), handle_(handle), log_(std::move(log)) {}
   absl::Status Check(int status, const char* what) const;
   absl::Status Run(Stream* stream, const Problem& problem, const Pointers& pointers);
   absl::Status Describe(const Problem& problem, const Pointers& pointers, Descriptors& descriptors);
@@ -114,8 +122,10 @@ class CublasLtGemm : public GemmProvider {
 
   CublasLtApi& api_;
   CublasLtHandle* const handle_;
+  const Log log_;
   mutable Mutex mu_;
   std::map<Problem, Chosen> chosen_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> logged_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace strata

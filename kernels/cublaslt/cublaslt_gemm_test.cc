@@ -137,6 +137,18 @@ TEST_F(CublasLtGemmTest, TheHeuristicsAreAskedOncePerShapeAndTheChoiceStays) {
   EXPECT_THAT(choices[0].algorithm, HasSubstr("algorithm "));
 }
 
+TEST_F(CublasLtGemmTest, EachChoiceIsLoggedOnceInItsWords) {
+  std::vector<std::string> lines;
+  gemm_ = *CublasLtGemm::Create(fake_, [&](const std::string& line) { lines.push_back(line); });
+  ASSERT_TRUE(RunSmall().ok());
+  ASSERT_TRUE(RunSmall().ok());
+  ASSERT_TRUE(RunSmall(4, 8, 8, 0, /*offset=*/16).ok());  // another choice, in the same words
+  ASSERT_EQ(gemm().Choices().size(), 2u);
+  ASSERT_TRUE(RunSmall(8).ok());
+  EXPECT_THAT(lines, ElementsAre(HasSubstr("gemm of bf16 4 x 8 x 8, to bf16: algorithm 66 "),
+                                 HasSubstr("gemm of bf16 8 x 8 x 8, to bf16: algorithm 66 ")));
+}
+
 TEST_F(CublasLtGemmTest, AlgorithmsThatSplitTheSumOrNeedMoreWorkspaceAreNotTaken) {
   fake_.offers = {{.id = 1, .split_k = 4},
                   {.id = 2, .workspace_bytes = 4097},

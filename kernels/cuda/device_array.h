@@ -1,4 +1,4 @@
-// Memory of the emulated device for tests.
+// Memory of a device for tests: checked by the emulator, or, with STRATA_DEVICE_ARRAY_GPU, of the GPU.
 #ifndef KERNELS_CUDA_DEVICE_ARRAY_H_
 #define KERNELS_CUDA_DEVICE_ARRAY_H_
 
@@ -7,6 +7,53 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#ifdef STRATA_DEVICE_ARRAY_GPU
+
+#include <cuda_runtime_api.h>
+
+#include "common/check.h"
+
+namespace strata {
+
+namespace kx::emu {
+enum class RangeKind : uint8_t { kInput, kOutput, kInOut };
+}  // namespace kx::emu
+
+// As below, in managed memory. An error of the work before ends the process where it comes out.
+template <class T>
+class DeviceArray {
+ public:
+  DeviceArray(const std::string&, int64_t n, kx::emu::RangeKind, int64_t offset = 0) : n_(n) {
+    const size_t bytes = (n + offset) * sizeof(T) + 1;
+    STRATA_CHECK(cudaMallocManaged(&storage_, bytes) == cudaSuccess);
+    std::memset(storage_, '\xA5', bytes);
+    data_ = static_cast<T*>(storage_) + offset;
+  }
+  DeviceArray(const std::string& name, const std::vector<T>& values, kx::emu::RangeKind kind,
+              int64_t offset = 0)
+      : DeviceArray(name, static_cast<int64_t>(values.size()), kind, offset) {
+    if (n_ > 0) std::memcpy(data_, values.data(), n_ * sizeof(T));
+  }
+  ~DeviceArray() { (void)cudaFree(storage_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() { return data_; }
+  std::vector<T> Values() const {
+    STRATA_CHECK(cudaDeviceSynchronize() == cudaSuccess);
+    return std::vector<T>(data_, data_ + n_);
+  }
+
+ private:
+  void* storage_ = nullptr;
+  T* data_;
+  int64_t n_;
+};
+
+}  // namespace strata
+
+#else
 
 #include "kernels/kx/emu/emu.h"
 
@@ -40,5 +87,7 @@ class DeviceArray {
 };
 
 }  // namespace strata
+
+#endif  // STRATA_DEVICE_ARRAY_GPU
 
 #endif  // KERNELS_CUDA_DEVICE_ARRAY_H_

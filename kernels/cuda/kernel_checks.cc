@@ -158,8 +158,9 @@ std::string CheckStates(Draw& draw, int64_t n) {
   if (device_master.Values() != master || device_m.Values() != m || device_v.Values() != v) {
     return "AdamW: other bits than the CPU's";
   }
+  const std::vector<BFloat16> written = device_params.Values();
   for (int64_t i = 0; i < n; ++i) {
-    if (device_params.Values()[i].bits != params[i].bits) return "AdamW: other parameters than the CPU's";
+    if (written[i].bits != params[i].bits) return "AdamW: other parameters than the CPU's";
   }
   double sum;
   int64_t first_bad;

@@ -147,7 +147,8 @@ absl::Status CudaDevice::Open(int64_t budget_bytes, const CudaStateMath& state_m
   STRATA_RETURN_IF_ERROR(Check(cuda_.GetDeviceInfo(&info_), "cudaGetDeviceProperties"));
   size_t free_bytes = 0, total_bytes = 0;
   STRATA_RETURN_IF_ERROR(Check(cuda_.MemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo"));
-  if (free_bytes < static_cast<size_t>(budget_bytes)) return OutOfMemory(budget_bytes);
+  const int64_t needed_bytes = budget_bytes + state_math.scratch_bytes;
+  if (free_bytes < static_cast<size_t>(needed_bytes)) return OutOfMemory(needed_bytes);
   void* arena = nullptr;
   const int error = cuda_.Malloc(&arena, static_cast<size_t>(budget_bytes));
   if (error == kCudaMemoryAllocation) {
@@ -158,8 +159,12 @@ absl::Status CudaDevice::Open(int64_t budget_bytes, const CudaStateMath& state_m
   arena_ = static_cast<std::byte*>(arena);
   arena_bytes_ = budget_bytes;
   if (state_math.scratch_bytes > 0) {
-    STRATA_RETURN_IF_ERROR(Check(cuda_.Malloc(&scratch_, static_cast<size_t>(state_math.scratch_bytes)),
-                                 "cudaMalloc of scratch"));
+    const int refused = cuda_.Malloc(&scratch_, static_cast<size_t>(state_math.scratch_bytes));
+    if (refused == kCudaMemoryAllocation) {
+      (void)cuda_.GetLastError();
+      return OutOfMemory(state_math.scratch_bytes);
+    }
+    STRATA_RETURN_IF_ERROR(Check(refused, "cudaMalloc of scratch"));
   }
   STRATA_ASSIGN_OR_RETURN(state_ops_, state_math.make({scratch_, state_math.scratch_bytes}));
   STRATA_ASSIGN_OR_RETURN(setup_stream_, CreateStream());

@@ -19,14 +19,16 @@
 namespace strata {
 
 // Makes the math of a device's states: `scratch` is device memory of at least `scratch_bytes`, which outlives
-// the result. It comes beside the arena: like the CUDA context it is no part of the budget.
+// the result. It comes beside the arena and, like the CUDA context, is no part of the plan's budget: the
+// device needs free memory for both.
 struct CudaStateMath {
   int64_t scratch_bytes = 0;
   std::function<absl::StatusOr<std::unique_ptr<StateOps>>(Workspace scratch)> make;
 };
 
 // `cuda` outlives the device. `budget_bytes` is a multiple of 4096 above 0. There is a GPU
-// (cuda_accelerator.h looks). kResourceExhausted when it has not that much free memory.
+// (cuda_accelerator.h looks). kResourceExhausted when it has not so much free
+// memory, scratch included.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
                                                          const CudaStateMath& state_math);
 

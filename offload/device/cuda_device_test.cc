@@ -90,8 +90,12 @@ TEST_F(CudaDeviceTest, TooLittleMemoryIsTypedWithNeedAndHave) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(CauseIn(full), kCauseDeviceOom);
   EXPECT_THAT(full.message(),
-              HasSubstr("needs 2097152 bytes (2 MiB), Fake GPU has 1044480 bytes (1020 KiB) free"));
+              HasSubstr("needs 2101248 bytes (2.00 MiB), Fake GPU has 1044480 bytes (1020 KiB) free"));
   EXPECT_THAT(full.message(), HasSubstr("lower memory.device"));
+  // The arena would fit, the scratch beside it does not.
+  const absl::Status scratch = Make(1044480).status();
+  EXPECT_EQ(CauseIn(scratch), kCauseDeviceOom);
+  EXPECT_THAT(scratch.message(), HasSubstr("needs 1048576 bytes"));
   // Another process may take it between the look and the allocation.
   cuda_.FailCall(0, kCudaMemoryAllocation, "cudaMalloc");
   EXPECT_EQ(Make(kMiB / 2).status().code(), absl::StatusCode::kResourceExhausted);

@@ -7,7 +7,6 @@
 
 #include "common/status.h"
 #include "offload/device/cuda_accelerator.h"
-#include "offload/device/cuda_plugin_abi.h"
 
 namespace strata {
 namespace {
@@ -18,7 +17,7 @@ absl::Status NoGpu(const std::string& why) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& folder, CudaPluginLog log) {
   const std::string path = absl::StrCat(folder, "/", kCudaPluginFile);
   if (access(path.c_str(), F_OK) != 0) {
     return NoGpu(
@@ -45,6 +44,7 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& f
       CreateCudaAccelerator(table->api(), {.make_ops = table->make_ops,
                                            .states = {table->state_scratch_bytes(), table->make_state_ops}}));
   if (const absl::Status ready = table->ready(); !ready.ok()) return NoGpu(std::string(ready.message()));
+  if (log != nullptr) table->set_log(log);
   return accelerator;
 }
 

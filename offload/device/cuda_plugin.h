@@ -8,13 +8,16 @@
 
 #include "absl/status/statusor.h"
 #include "offload/device/accelerator.h"
+#include "offload/device/cuda_plugin_abi.h"
 
 namespace strata {
 
 // Loads `folder`/libstrata_cuda.so. kFailedPrecondition when there is no GPU to train on: the message is one
 // line, with the reason (no library, one that does not load or is of another build, no driver, no GPU, a GPU
-// too old, kernels or a library missing) and the remedy. The library stays loaded.
-absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& folder);
+// too old, kernels or a library missing) and the remedy. The library stays loaded. `log`, when given, takes a
+// line for each choice among kernels and algorithms that a new shape of attention or GEMM asks for.
+absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& folder,
+                                                            CudaPluginLog log = nullptr);
 
 // The folder of the running executable.
 std::string ProgramFolder();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,7 +19,10 @@ inline constexpr char kCudaPluginFile[] = "libstrata_cuda.so";
 inline constexpr char kCudaPluginSymbol[] = "strata_cuda_plugin";
 
 // One more with each change of CudaPluginTable, CudaApi, Ops or StateOps.
-inline constexpr uint32_t kCudaPluginAbi = 2;
+inline constexpr uint32_t kCudaPluginAbi = 3;
+
+// Takes one line; any thread.
+using CudaPluginLog = void (*)(const std::string& line);
 
 struct CudaPluginTable {
   // These two are at the beginning of every version.
@@ -29,6 +33,9 @@ struct CudaPluginTable {
   absl::Status (*ready)() = nullptr;
   // The runtime; for the process's life.
   CudaApi& (*api)() = nullptr;
+  // Where what is chosen for new shapes of attention and GEMMs is told, a line each; called at most once,
+  // before make_ops.
+  void (*set_log)(CudaPluginLog log) = nullptr;
   absl::StatusOr<std::unique_ptr<Ops>> (*make_ops)(DType compute) = nullptr;
   // As CudaStateMath (cuda_device.h).
   int64_t (*state_scratch_bytes)() = nullptr;

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -85,6 +87,17 @@ TEST_F(CudaPluginTest, AGoodOneHasADeviceAndItsMath) {
   const auto ops = (*opened)->CreateOps(DType::kF32);
   ASSERT_TRUE(ops.ok()) << ops.status();
   EXPECT_EQ((*ops)->compute_dtype(), DType::kF32);
+}
+
+TEST_F(CudaPluginTest, ChoicesAreToldToTheProgramsLog) {
+  static std::vector<std::string> lines;
+  lines.clear();
+  fs::copy_file("offload/device/libfake_cuda_plugin.so", folder_ / kCudaPluginFile);
+  const auto opened =
+      OpenCudaPlugin(folder_.string(), [](const std::string& line) { lines.push_back(line); });
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE((*opened)->CreateOps(DType::kF32).ok());
+  EXPECT_THAT(lines, ::testing::ElementsAre("the CPU's math in every shape"));
 }
 
 TEST(ProgramFolderTest, IsWhereThisTestIs) {

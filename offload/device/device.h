@@ -40,6 +40,11 @@ class Device {
   // Zeroed host memory that work on the device may write (losses, norms). The device owns it.
   virtual absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) = 0;
 
+  // The host reads, or with `write` writes, `results` of AllocateResults now; all work on the device that
+  // uses these bytes is done, or has not been enqueued. For devices that check it; takes no locks of others
+  // (the caller may hold one).
+  virtual void HostUsesResults(std::span<const std::byte> results, bool write) {}
+
   // One stream per device lane; the device owns it, its users see that it is idle when they are gone.
   virtual absl::StatusOr<Stream*> CreateStream() = 0;
   // Not after the device's end.

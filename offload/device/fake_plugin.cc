@@ -25,6 +25,8 @@ strata::FakeCuda& Cuda() {
   return *cuda;
 }
 
+strata::CudaPluginLog choices_log = nullptr;
+
 absl::Status Ready() {
   if (!Wrong("kernels")) return absl::OkStatus();
   return absl::FailedPreconditionError("libcublasLt.so.13 is not there: install cuBLAS 13");
@@ -37,7 +39,9 @@ extern "C" const strata::CudaPluginTable* strata_cuda_plugin() {
       .abi = strata::kCudaPluginAbi + (Wrong("abi") ? 1 : 0),
       .ready = &Ready,
       .api = []() -> strata::CudaApi& { return Cuda(); },
+      .set_log = [](strata::CudaPluginLog wanted) { choices_log = wanted; },
       .make_ops = [](strata::DType compute) -> absl::StatusOr<std::unique_ptr<strata::Ops>> {
+        if (choices_log != nullptr) choices_log("the CPU's math in every shape");
         return strata::EnqueuedOps(Cuda(), strata::MakeCpuOps(compute, 1));
       },
       .state_scratch_bytes = []() -> int64_t { return 0; },

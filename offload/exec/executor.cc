@@ -113,6 +113,7 @@ absl::Status Executor::PrepareResults() {
     std::byte* const set = memory.data() + parity * set_bytes;
     std::byte* const sums = set + loss_bytes;
     StepState& step = states_[parity];
+    step.results = {set, static_cast<size_t>(set_bytes)};
     step.loss = {reinterpret_cast<std::array<double, 2>*>(set), static_cast<size_t>(losses)};
     step.sum_squares = {reinterpret_cast<double*>(sums), static_cast<size_t>(norms)};
     step.first_bad = {reinterpret_cast<int64_t*>(sums + norms * static_cast<int64_t>(sizeof(double))),
@@ -239,7 +240,11 @@ bool Executor::BeginStep(int64_t step) {
   if (step > max_begun_) {
     max_begun_ = step;
     StepState& fresh = state(step);
-    fresh = {.loss = fresh.loss, .sum_squares = fresh.sum_squares, .first_bad = fresh.first_bad};
+    fresh = {.results = fresh.results,
+             .loss = fresh.loss,
+             .sum_squares = fresh.sum_squares,
+             .first_bad = fresh.first_bad};
+    resources_.device->HostUsesResults(fresh.results, /*write=*/true);
     std::fill(fresh.loss.begin(), fresh.loss.end(), std::array<double, 2>{});
     std::fill(fresh.sum_squares.begin(), fresh.sum_squares.end(), 0.0);
     std::fill(fresh.first_bad.begin(), fresh.first_bad.end(), -1);
@@ -417,6 +422,7 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   if (plan_.kind == PlanKind::kTrain && updated) ++applied_;
   result.applied_steps = applied_;
   result.redone = done.redo;
+  UseResults(done.loss);
   for (const auto& [sum, tokens] : done.loss) {
     result.loss_sum += sum;
     result.tokens += tokens;

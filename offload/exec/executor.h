@@ -109,7 +109,8 @@ class Executor {
     int64_t waiting_step = -1;
   };
   struct StepState {
-    // Of the device's results memory: the device may still write them until the operation's event.
+    // The device's results memory, and what is in it: the device may still write until the operation's event.
+    std::span<std::byte> results;
     std::span<std::array<double, 2>> loss;  // per micro-batch: {sum, tokens}
     std::span<double> sum_squares;          // [norm range]
     std::span<int64_t> first_bad;
@@ -154,6 +155,11 @@ class Executor {
   absl::Status RunCommit(int64_t step, StepSource& source) ABSL_LOCKS_EXCLUDED(mu_);
   StateOps& StateOpsOf(const LaneState& lane);
   std::byte* Pointer(const Operand& operand);
+  // Told to the device before the host reads them.
+  template <typename T>
+  void UseResults(std::span<T> part) {
+    resources_.device->HostUsesResults(std::as_bytes(part), /*write=*/false);
+  }
   StepState& state(int64_t step) { return states_[step & 1]; }
   bool IsDeviceLane(const Lane& lane) const;
   static std::vector<PathBytes> MovedBytes(const NvmeStoreCounters& counters);

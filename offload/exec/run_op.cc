@@ -211,6 +211,8 @@ absl::Status Executor::RunNorm(LaneState& lane, const Op& op, int64_t step) {
 // The coefficient is torch.nn.utils.clip_grad_norm_'s: min(1, clip / (norm + 1e-6)).
 absl::Status Executor::RunClip(const Op& op, int64_t step, StepSource& source) {
   StepState& now = state(step);
+  UseResults(now.sum_squares);
+  UseResults(now.first_bad);
   // By unit first: the ranges of a unit are more than one only where frozen tensors lie between them.
   std::vector<double> units;
   const std::span<const double> sums = now.sum_squares;

@@ -119,11 +119,10 @@ class AnnouncedIo : public IoEngine {
   std::multimap<uint64_t, int64_t> in_flight_;  // token -> access
 };
 
-// A device backend with a bug: some of its waits do nothing.
-class ForgetfulDevice : public Device {
+// A device, all of its calls passed on.
+class WrappedDevice : public Device {
  public:
-  enum class Forgets { kWait, kSynchronize };
-  ForgetfulDevice(std::unique_ptr<Device> inner, Forgets what) : inner_(std::move(inner)), what_(what) {}
+  explicit WrappedDevice(std::unique_ptr<Device> inner) : inner_(std::move(inner)) {}
 
   std::string description() const override { return inner_->description(); }
   std::byte* arena() const override { return inner_->arena(); }
@@ -132,17 +131,14 @@ class ForgetfulDevice : public Device {
   absl::StatusOr<std::span<std::byte>> AllocateResults(int64_t bytes) override {
     return inner_->AllocateResults(bytes);
   }
+  void HostUsesResults(std::span<const std::byte> results, bool write) override {
+    inner_->HostUsesResults(results, write);
+  }
   absl::StatusOr<Stream*> CreateStream() override { return inner_->CreateStream(); }
   absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override { return inner_->CreateEvent(); }
   absl::Status Record(Stream* stream, DeviceEvent* event) override { return inner_->Record(stream, event); }
-  absl::Status Wait(Stream* stream, DeviceEvent* event) override {
-    if (what_ == Forgets::kWait) return absl::OkStatus();
-    return inner_->Wait(stream, event);
-  }
-  absl::Status Synchronize(DeviceEvent* event) override {
-    if (what_ == Forgets::kSynchronize) return absl::OkStatus();
-    return inner_->Synchronize(event);
-  }
+  absl::Status Wait(Stream* stream, DeviceEvent* event) override { return inner_->Wait(stream, event); }
+  absl::Status Synchronize(DeviceEvent* event) override { return inner_->Synchronize(event); }
   absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
                             int64_t bytes) override {
     return inner_->CopyToDevice(stream, device, host, bytes);
@@ -154,6 +150,41 @@ class ForgetfulDevice : public Device {
 
  private:
   const std::unique_ptr<Device> inner_;
+};
+
+// The fake's checker learns of what the host reads and writes of results: losses and norms.
+class AnnouncedDevice : public WrappedDevice {
+ public:
+  AnnouncedDevice(FakeCuda& cuda, std::unique_ptr<Device> inner)
+      : WrappedDevice(std::move(inner)), cuda_(cuda) {}
+  void HostUsesResults(std::span<const std::byte> results, bool write) override {
+    if (results.empty()) return;
+    cuda_.EndHostAccess(
+        cuda_.BeginHostAccess(write ? "the host's clearing of results" : "the host's read of results",
+                              {{results.data(), static_cast<int64_t>(results.size()), write}}));
+  }
+
+ private:
+  FakeCuda& cuda_;
+};
+
+// A device backend with a bug: some of its waits do nothing.
+class ForgetfulDevice : public WrappedDevice {
+ public:
+  enum class Forgets { kWait, kSynchronize };
+  ForgetfulDevice(std::unique_ptr<Device> inner, Forgets what)
+      : WrappedDevice(std::move(inner)), what_(what) {}
+
+  absl::Status Wait(Stream* stream, DeviceEvent* event) override {
+    if (what_ == Forgets::kWait) return absl::OkStatus();
+    return WrappedDevice::Wait(stream, event);
+  }
+  absl::Status Synchronize(DeviceEvent* event) override {
+    if (what_ == Forgets::kSynchronize) return absl::OkStatus();
+    return WrappedDevice::Synchronize(event);
+  }
+
+ private:
   const Forgets what_;
 };
 
@@ -189,7 +220,12 @@ class FakeGpuTest : public EngineTest {
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
          .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}});
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
-    accelerator_ = *std::move(accelerator);
+    WrapDevice(*std::move(accelerator), [this](std::unique_ptr<Device> device) {
+      return std::make_unique<AnnouncedDevice>(*cuda_, std::move(device));
+    });
+  }
+  void WrapDevice(std::unique_ptr<Accelerator> accelerator, WrappedAccelerator::Wrap wrap) {
+    accelerator_ = std::make_unique<WrappedAccelerator>(std::move(accelerator), std::move(wrap));
   }
   void UseCpu() {
     accelerator_.reset();
@@ -351,12 +387,29 @@ TEST_F(FakeGpuTest, ABackendThatForgetsItsWaitsIsFound) {
   const v1::JobSpec spec = TinyLlama();
   for (const auto forgets : {ForgetfulDevice::Forgets::kWait, ForgetfulDevice::Forgets::kSynchronize}) {
     UseGpu({.order = Order::kRandom, .seed = 5});
-    accelerator_ = std::make_unique<WrappedAccelerator>(
-        std::move(accelerator_), [forgets](std::unique_ptr<Device> device) {
-          return std::make_unique<ForgetfulDevice>(std::move(device), forgets);
-        });
+    WrapDevice(std::move(accelerator_), [forgets](std::unique_ptr<Device> device) {
+      return std::make_unique<ForgetfulDevice>(std::move(device), forgets);
+    });
     EXPECT_FALSE(Train(spec, 2).ok());
     EXPECT_THAT(cuda_->Complaints(false), HasSubstr("and nothing orders them")) << static_cast<int>(forgets);
+  }
+}
+
+// With all states on the device losses and norms are all that the host reads of it.
+TEST_F(FakeGpuTest, AReadOfLossesAndNormsThatNothingOrdersIsFound) {
+  v1::JobSpec spec = TinyLlama();
+  Place(*spec.mutable_memory(), v1::TIER_DEVICE, v1::TIER_DEVICE, v1::TIER_DEVICE, v1::TIER_DEVICE);
+  for (const bool forgets : {false, true}) {
+    UseGpu({.order = Order::kLazy, .seed = 5});
+    if (forgets) {
+      WrapDevice(std::move(accelerator_), [](std::unique_ptr<Device> device) {
+        return std::make_unique<ForgetfulDevice>(std::move(device), ForgetfulDevice::Forgets::kSynchronize);
+      });
+    }
+    EXPECT_EQ(Train(spec, 2).ok(), !forgets);
+    const std::string complaints = cuda_->Complaints(false);
+    EXPECT_EQ(complaints.find("the host's read of results") != std::string::npos, forgets) << complaints;
+    EXPECT_EQ(complaints.empty(), !forgets) << complaints;
   }
 }
 

@@ -240,7 +240,8 @@ absl::Status Trainer::Prepare() {
 
   if (task_.gpu()) {
     // The worker has found one and given its memory to the job: without it the CPU is no substitute.
-    auto opened = OpenCudaPlugin(ProgramFolder());
+    auto opened = OpenCudaPlugin(ProgramFolder(),
+                                 [](const std::string& line) { spdlog::info("trainer: gpu: {}", line); });
     if (!opened.ok()) return WithCause(opened.status(), v1::DEVICE_FAULT);
     accelerator_ = *std::move(opened);
   }

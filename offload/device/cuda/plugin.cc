@@ -4,6 +4,7 @@
 // serve fails with the reason.
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "common/mutex.h"
@@ -28,15 +29,22 @@ struct Libraries {
   std::unique_ptr<CudaAttention> attention;
 };
 
+CudaPluginLog choices_log = nullptr;
+void SetLog(CudaPluginLog wanted) { choices_log = wanted; }
+void Log(const std::string& line) {
+  if (choices_log != nullptr) choices_log(line);
+}
+
 absl::StatusOr<std::unique_ptr<Libraries>> OpenLibraries() {
   auto libraries = std::make_unique<Libraries>();
   STRATA_ASSIGN_OR_RETURN(CublasLtApi* const cublaslt, LoadCublasLt());
-  STRATA_ASSIGN_OR_RETURN(libraries->gemm, CublasLtGemm::Create(*cublaslt));
+  STRATA_ASSIGN_OR_RETURN(libraries->gemm, CublasLtGemm::Create(*cublaslt, &Log));
   CudaDeviceInfo info;
   if (const int error = CudartApi().GetDeviceInfo(&info); error != kCudaSuccess) {
     return absl::InternalError(absl::StrCat("cudaGetDeviceProperties: ", CudartApi().GetErrorString(error)));
   }
   AttentionDispatchOptions options;
+  options.log = &Log;
   // Where the own kernels run there is no need of cuDNN, which takes seconds to load.
   options.cudnn_why_not = "not asked for (STRATA_ATTENTION=cudnn)";
   if (const char* const name = std::getenv("STRATA_ATTENTION"); name != nullptr) {
@@ -80,6 +88,7 @@ extern "C" const strata::CudaPluginTable* strata_cuda_plugin() {
   static const strata::CudaPluginTable table = {
       .ready = &strata::Ready,
       .api = &strata::CudartApi,
+      .set_log = &strata::SetLog,
       .make_ops = &strata::MakeOps,
       .state_scratch_bytes = &strata::CudaStateScratchBytes,
       .make_state_ops = &strata::MakeStateOps,

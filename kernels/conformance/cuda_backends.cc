@@ -1,0 +1,109 @@
+// The conformance suite on the GPU of this machine: real launches, cuBLASLt's GEMMs, attention by the
+// dispatch's choice and by each kernel family that the GPU has. Run by tests/gpu/run_on_device.
+//   exit 0: all passed, or "SKIPPED: REASON" where there is no GPU; 1: something differs
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+#include "kernels/conformance/harness.h"
+#include "kernels/cublaslt/cublaslt_gemm.h"
+#include "kernels/cublaslt/cublaslt_library.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/dispatch/cuda_attention.h"
+
+namespace strata::conformance {
+namespace {
+
+// A context that met an error is lost, and so is everything after it.
+void MustSucceed(int error, const char* what) {
+  const absl::Status status = CudaCall(error, what);
+  if (status.ok()) return;
+  std::printf("FAILED: %s\n", std::string(status.message()).c_str());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+class DeviceMemory final : public Memory {
+ public:
+  void* Allocate(int64_t bytes) override {
+    void* data = nullptr;
+    MustSucceed(cudaMalloc(&data, static_cast<size_t>(bytes)), "cudaMalloc");
+    return data;
+  }
+  void Free(void* data) override { MustSucceed(cudaFree(data), "cudaFree"); }
+  void CopyIn(void* device, const void* host, int64_t bytes) override {
+    MustSucceed(cudaMemcpy(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice),
+                "copy to device");
+  }
+  // Both are ordered with the default stream, which the suite's calls use.
+  void CopyOut(void* host, const void* device, int64_t bytes, Stream*) override {
+    MustSucceed(cudaMemcpy(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost), "copy to host");
+  }
+};
+
+CublasLtGemm& Gemm() {
+  static CublasLtGemm* const gemm = CublasLtGemm::Create(**LoadCublasLt())->release();
+  return *gemm;
+}
+
+Backend Gpu(const char* name, DType compute, std::optional<AttentionProvider> forced = std::nullopt) {
+  static DeviceMemory memory;
+  Backend backend;
+  backend.name = name;
+  backend.compute = compute;
+  backend.make = [compute, forced](int) -> std::unique_ptr<Ops> {
+    const auto gpu = FindGpu();
+    if (!gpu.ok()) return nullptr;
+    // For the life of the process, as what it is lent to.
+    auto* const attention =
+        new CudaAttention(gpu->arch, {.forced = forced, .cudnn_why_not = "has its own tests"});
+    return MakeCudaOps(compute, Gemm(), *attention);
+  };
+  backend.memory = &memory;
+  backend.settings = {1};
+  backend.setting_name = "run";
+  if (compute == DType::kF32) backend.no_attention = "no attention kernel computes in f32";
+  backend.attention_unit = 8;
+  return backend;
+}
+
+}  // namespace
+
+std::vector<Backend> Backends() {
+  // The dispatch takes FA3 where it has a kernel and FA2 elsewhere: FA2's kernels of those shapes need
+  // forcing.
+  return {
+      Gpu("CudaF32", DType::kF32),
+      Gpu("CudaBf16", DType::kBF16),
+      Gpu("CudaF16", DType::kF16),
+      Gpu("CudaBf16Fa2", DType::kBF16, AttentionProvider::kFa2),
+      Gpu("CudaF16Fa2", DType::kF16, AttentionProvider::kFa2),
+  };
+}
+
+}  // namespace strata::conformance
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const auto gpu = strata::FindGpu();
+  if (!gpu.ok()) {
+    std::printf("SKIPPED: %s\n", std::string(gpu.status().message()).c_str());
+    return 0;
+  }
+  std::printf("%s\n", gpu->name.c_str());
+  auto cublaslt = strata::LoadCublasLt();
+  absl::Status ready = cublaslt.status();
+  if (ready.ok()) ready = strata::CublasLtGemm::Create(**cublaslt).status();
+  if (!ready.ok()) {
+    std::printf("FAILED: %s\n", std::string(ready.message()).c_str());
+    return 1;
+  }
+  return RUN_ALL_TESTS();
+}
