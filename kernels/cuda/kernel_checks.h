@@ -1,5 +1,5 @@
-// Checks of kernels that have no op of their own: "" or the first thing wrong. On the emulator they run in the
-// innermost emu::Session; with STRATA_DEVICE_ARRAY_GPU, on a GPU.
+// Checks of kernels that have no op of their own: "" or the first thing wrong. On the emulator they run in
+// the innermost emu::Session; with STRATA_DEVICE_ARRAY_GPU, on a GPU.
 #ifndef KERNELS_CUDA_KERNEL_CHECKS_H_
 #define KERNELS_CUDA_KERNEL_CHECKS_H_
 
