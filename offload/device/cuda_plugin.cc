@@ -1,6 +1,7 @@
 #include "offload/device/cuda_plugin.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
@@ -19,12 +20,14 @@ absl::Status NoGpu(const std::string& why) {
 
 absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& folder, CudaPluginLog log) {
   const std::string path = absl::StrCat(folder, "/", kCudaPluginFile);
-  if (access(path.c_str(), F_OK) != 0) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
     return NoGpu(
         absl::StrCat(path,
                      " is not there: build //offload/device/cuda:libstrata_cuda.so on a machine with "
                      "nvcc and put it beside the program"));
   }
+  if (!S_ISREG(info.st_mode)) return NoGpu(absl::StrCat(path, " is not a file"));
   // Never closed: CUDA has threads and exit handlers of its own.
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return NoGpu(absl::StrCat("the plugin does not load: ", dlerror()));
@@ -34,6 +37,9 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& f
                               ": it is not Strata's; put the one of this build there"));
   }
   const CudaPluginTable* const table = entry();
+  if (table == nullptr) {
+    return NoGpu(absl::StrCat(path, " gives no table: put the one of this build there"));
+  }
   if (table->abi != kCudaPluginAbi || table->bytes != sizeof(CudaPluginTable)) {
     return NoGpu(absl::StrCat(path, " is of another build: ABI ", table->abi, " of ", table->bytes,
                               " bytes, this program needs ", kCudaPluginAbi, " of ", sizeof(CudaPluginTable),

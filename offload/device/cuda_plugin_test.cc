@@ -1,5 +1,6 @@
 #include "offload/device/cuda_plugin.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -64,6 +65,13 @@ TEST_F(CudaPluginTest, ALibraryWithoutTheSymbolIsNotOurs) {
   fs::copy_file("offload/device/libnot_a_plugin.so", folder_ / kCudaPluginFile);
   ExpectNoGpu(OpenCudaPlugin(folder_.string()), "has no symbol strata_cuda_plugin");
 }
+
+TEST_F(CudaPluginTest, WhatIsNoFileIsNotOpened) {
+  ASSERT_EQ(mkfifo((folder_ / kCudaPluginFile).c_str(), 0600), 0);
+  ExpectNoGpu(OpenCudaPlugin(folder_.string()), "is not a file");
+}
+
+TEST_F(CudaPluginTest, ASymbolThatGivesNothingIsNotOurs) { ExpectNoGpu(Open("null"), "gives no table"); }
 
 TEST_F(CudaPluginTest, AnotherAbiIsRefused) {
   ExpectNoGpu(Open("abi"), absl::StrCat("is of another build: ABI ", kCudaPluginAbi + 1));

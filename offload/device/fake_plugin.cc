@@ -1,5 +1,5 @@
 // A plugin for tests: FakeCuda and the CPU's math behind the symbol of libstrata_cuda.so. STRATA_FAKE_CUDA
-// chooses what is wrong with it: "abi", "driver", "kernels", "oom"; nothing else.
+// chooses what is wrong with it: "null", "abi", "driver", "kernels", "oom"; nothing else.
 #include <cstdlib>
 #include <string>
 
@@ -35,6 +35,7 @@ absl::Status Ready() {
 }  // namespace
 
 extern "C" const strata::CudaPluginTable* strata_cuda_plugin() {
+  if (Wrong("null")) return nullptr;
   static const strata::CudaPluginTable table = {
       .abi = strata::kCudaPluginAbi + (Wrong("abi") ? 1 : 0),
       .ready = &Ready,

@@ -52,13 +52,23 @@ TEST_F(EngineTest, WhatAJobRequiresIsThereOrTheJobFailsWithTheRemedy) {
     std::printf("%s: %s %s\n", FeatureName(rung.feature), rung.chosen.c_str(), rung.why.c_str());
     v1::JobSpec requiring = spec;
     requiring.mutable_memory()->add_require(static_cast<v1::Feature>(i + 1));
-    const auto engine = Make(requiring);
-    EXPECT_EQ(engine.ok(), rung.why.empty()) << engine.status();
+    auto engine = Make(requiring);
+    std::string why = rung.why;
+    // Locked memory is the user's: other processes may have taken it, or given it back, since.
+    for (int attempt = 0; attempt < 10 && engine.ok() != why.empty(); ++attempt) {
+      if (engine.ok()) ASSERT_TRUE((*engine)->Close().ok());
+      const auto plain = Make(spec);
+      ASSERT_TRUE(plain.ok()) << plain.status();
+      why = (*plain)->ladder()[i].why;
+      ASSERT_TRUE((*plain)->Close().ok());
+      engine = Make(requiring);
+    }
+    EXPECT_EQ(engine.ok(), why.empty()) << engine.status();
     if (engine.ok()) continue;
     EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_NE(engine.status().message().find(FeatureName(rung.feature)), std::string::npos)
         << engine.status();
-    EXPECT_NE(engine.status().message().find(rung.why), std::string::npos) << engine.status();
+    EXPECT_NE(engine.status().message().find(why), std::string::npos) << engine.status();
   }
   // What a job forces down is not there for what it requires.
   for (const v1::Feature feature :
