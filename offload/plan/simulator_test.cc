@@ -215,7 +215,9 @@ TEST(SimulatorTest, WhoAsksForLittleOfAResourceGetsIt) {
   double work = 0;
   for (const LaneEstimate& lane : s.lanes) {
     const bool nvme = lane.lane.kind == LaneKind::kNvmeRead || lane.lane.kind == LaneKind::kNvmeWrite;
-    if (nvme) EXPECT_NEAR(lane.busy_seconds, lane.alone_seconds, 1e-9 * lane.alone_seconds);
+    if (nvme) {
+      EXPECT_NEAR(lane.busy_seconds, lane.alone_seconds, 1e-9 * lane.alone_seconds);
+    }
     if (lane.lane.kind == LaneKind::kCompute || lane.lane.kind == LaneKind::kCpu) work += lane.alone_seconds;
   }
   // One core: the lanes that compute take turns, and the transfers' part comes on top.

@@ -56,7 +56,9 @@ TEST_F(EngineTest, WhatAJobRequiresIsThereOrTheJobFailsWithTheRemedy) {
     std::string why = rung.why;
     // Locked memory is the user's: other processes may have taken it, or given it back, since.
     for (int attempt = 0; attempt < 10 && engine.ok() != why.empty(); ++attempt) {
-      if (engine.ok()) ASSERT_TRUE((*engine)->Close().ok());
+      if (engine.ok()) {
+        ASSERT_TRUE((*engine)->Close().ok());
+      }
       const auto plain = Make(spec);
       ASSERT_TRUE(plain.ok()) << plain.status();
       why = (*plain)->ladder()[i].why;
