@@ -1,13 +1,9 @@
 #include "kernels/cublaslt/cublaslt_library.h"
 
-#include <dlfcn.h>
-
 #include <memory>
-#include <type_traits>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/mutex.h"
+#include "common/shared_library.h"
 #include "common/status.h"
 
 namespace strata {
@@ -79,41 +75,22 @@ class Library : public CublasLtApi {
 };
 
 absl::Status Library::Load(const std::vector<std::string>& names) {
-  void* library = nullptr;
-  std::string why;
-  for (const std::string& name : names) {
-    library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) break;
-    why = dlerror();
-  }
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cuBLASLt does not load: ", why, "; install cuBLAS 13, or add its folder to LD_LIBRARY_PATH"));
-  }
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr && missing.empty()) missing = symbol;
-  };
-  find("cublasLtGetVersion", get_version_);
-  find("cublasLtCreate", create_);
-  find("cublasLtDestroy", destroy_);
-  find("cublasLtMatmulDescCreate", desc_create_);
-  find("cublasLtMatmulDescDestroy", desc_destroy_);
-  find("cublasLtMatmulDescSetAttribute", desc_set_);
-  find("cublasLtMatrixLayoutCreate", layout_create_);
-  find("cublasLtMatrixLayoutDestroy", layout_destroy_);
-  find("cublasLtMatmulPreferenceCreate", preference_create_);
-  find("cublasLtMatmulPreferenceDestroy", preference_destroy_);
-  find("cublasLtMatmulPreferenceSetAttribute", preference_set_);
-  find("cublasLtMatmulAlgoGetHeuristic", heuristic_);
-  find("cublasLtMatmulAlgoConfigGetAttribute", config_get_);
-  find("cublasLtMatmul", matmul_);
-  if (!missing.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("the cuBLASLt among ", absl::StrJoin(names, ", "),
-                                                      " has no ", missing, ": install cuBLAS 13"));
-  }
-  return absl::OkStatus();
+  STRATA_ASSIGN_OR_RETURN(SharedLibrary library, SharedLibrary::Open("cuBLASLt", names, "install cuBLAS 13"));
+  library.Find("cublasLtGetVersion", get_version_);
+  library.Find("cublasLtCreate", create_);
+  library.Find("cublasLtDestroy", destroy_);
+  library.Find("cublasLtMatmulDescCreate", desc_create_);
+  library.Find("cublasLtMatmulDescDestroy", desc_destroy_);
+  library.Find("cublasLtMatmulDescSetAttribute", desc_set_);
+  library.Find("cublasLtMatrixLayoutCreate", layout_create_);
+  library.Find("cublasLtMatrixLayoutDestroy", layout_destroy_);
+  library.Find("cublasLtMatmulPreferenceCreate", preference_create_);
+  library.Find("cublasLtMatmulPreferenceDestroy", preference_destroy_);
+  library.Find("cublasLtMatmulPreferenceSetAttribute", preference_set_);
+  library.Find("cublasLtMatmulAlgoGetHeuristic", heuristic_);
+  library.Find("cublasLtMatmulAlgoConfigGetAttribute", config_get_);
+  library.Find("cublasLtMatmul", matmul_);
+  return library.AllFound();
 }
 
 }  // namespace

@@ -1,18 +1,17 @@
 #include "kernels/cudnn/cudnn_library.h"
 
-#include <dlfcn.h>
-
 #include <memory>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
+#include "common/shared_library.h"
 #include "common/status.h"
 
 namespace strata {
 namespace {
 
 constexpr size_t kOldest = 90800;
+constexpr char kRemedy[] = "install cuDNN 9.8 or newer";
 
 class Library : public CudnnApi {
  public:
@@ -55,35 +54,21 @@ class Library : public CudnnApi {
 };
 
 absl::Status Library::Load(const std::string& name) {
-  void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cuDNN does not load: ", dlerror(),
-                     "; install cuDNN 9.8 or newer, or add its folder to LD_LIBRARY_PATH"));
-  }
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr && missing.empty()) missing = symbol;
-  };
-  find("cudnnGetVersion", get_version_);
-  find("cudnnCreate", create_);
-  find("cudnnDestroy", destroy_);
-  find("cudnnSetStream", set_stream_);
-  find("cudnnGetLastErrorString", last_error_);
-  find("cudnnBackendCreateDescriptor", create_descriptor_);
-  find("cudnnBackendDestroyDescriptor", destroy_descriptor_);
-  find("cudnnBackendSetAttribute", set_);
-  find("cudnnBackendGetAttribute", get_);
-  find("cudnnBackendFinalize", finalize_);
-  find("cudnnBackendExecute", execute_);
-  if (!missing.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " has no ", missing, ": install cuDNN 9.8 or newer"));
-  }
+  STRATA_ASSIGN_OR_RETURN(SharedLibrary library, SharedLibrary::Open("cuDNN", {name}, kRemedy));
+  library.Find("cudnnGetVersion", get_version_);
+  library.Find("cudnnCreate", create_);
+  library.Find("cudnnDestroy", destroy_);
+  library.Find("cudnnSetStream", set_stream_);
+  library.Find("cudnnGetLastErrorString", last_error_);
+  library.Find("cudnnBackendCreateDescriptor", create_descriptor_);
+  library.Find("cudnnBackendDestroyDescriptor", destroy_descriptor_);
+  library.Find("cudnnBackendSetAttribute", set_);
+  library.Find("cudnnBackendGetAttribute", get_);
+  library.Find("cudnnBackendFinalize", finalize_);
+  library.Find("cudnnBackendExecute", execute_);
+  STRATA_RETURN_IF_ERROR(library.AllFound());
   if (get_version_() >= kOldest) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, " is version ", get_version_(), ": install cuDNN 9.8 or newer"));
+  return absl::FailedPreconditionError(absl::StrCat(name, " is version ", get_version_(), ": ", kRemedy));
 }
 
 }  // namespace

@@ -1,12 +1,9 @@
 #include "offload/comm/nccl_library.h"
 
-#include <dlfcn.h>
-
 #include <memory>
-#include <type_traits>
 
-#include "absl/strings/str_cat.h"
 #include "common/mutex.h"
+#include "common/shared_library.h"
 #include "common/status.h"
 
 namespace strata {
@@ -70,35 +67,24 @@ class Library : public NcclApi {
 };
 
 absl::Status Library::Load(const std::string& name) {
-  void* const library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("NCCL does not load: ", dlerror(),
-                     "; install NCCL 2.14 or newer, or add its folder to LD_LIBRARY_PATH"));
-  }
-  std::string missing;
-  const auto find = [&](const char* symbol, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr && missing.empty()) missing = symbol;
-  };
-  find("ncclGetVersion", get_version_);
-  find("ncclGetUniqueId", get_unique_id_);
-  find("ncclCommInitRankConfig", init_);
-  find("ncclCommGetAsyncError", async_error_);
-  find("ncclCommFinalize", finalize_);
-  find("ncclCommDestroy", destroy_);
-  find("ncclCommAbort", abort_);
-  find("ncclGetErrorString", error_string_);
-  find("ncclGetLastError", last_error_);
-  find("ncclAllGather", all_gather_);
-  find("ncclReduceScatter", reduce_scatter_);
-  find("ncclAllReduce", all_reduce_);
-  find("ncclBroadcast", broadcast_);
-  find("ncclSend", send_);
-  find("ncclRecv", recv_);
-  if (missing.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(name, " has no ", missing, ": install NCCL 2.14 or newer"));
+  STRATA_ASSIGN_OR_RETURN(SharedLibrary library,
+                          SharedLibrary::Open("NCCL", {name}, "install NCCL 2.14 or newer"));
+  library.Find("ncclGetVersion", get_version_);
+  library.Find("ncclGetUniqueId", get_unique_id_);
+  library.Find("ncclCommInitRankConfig", init_);
+  library.Find("ncclCommGetAsyncError", async_error_);
+  library.Find("ncclCommFinalize", finalize_);
+  library.Find("ncclCommDestroy", destroy_);
+  library.Find("ncclCommAbort", abort_);
+  library.Find("ncclGetErrorString", error_string_);
+  library.Find("ncclGetLastError", last_error_);
+  library.Find("ncclAllGather", all_gather_);
+  library.Find("ncclReduceScatter", reduce_scatter_);
+  library.Find("ncclAllReduce", all_reduce_);
+  library.Find("ncclBroadcast", broadcast_);
+  library.Find("ncclSend", send_);
+  library.Find("ncclRecv", recv_);
+  return library.AllFound();
 }
 
 }  // namespace
