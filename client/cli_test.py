@@ -42,7 +42,8 @@ class UsageTest(unittest.TestCase):
     def test_wrong_usage_is_2(self):
         for arguments in ([], ["nosuch"], ["ls", "-o", "xml"], ["get"], ["local"], ["completion", "tcsh"],
                           ["submit", "x", "--label", "novalue"], ["get", "a b"], ["watch", "projects/x/jobs"],
-                          ["ls", "--limit", "-1"], ["ls", "--server", ""], ["ls", "--server", "127.0.0.1"],
+                          ["ls", "--limit", "-1"], ["--timeout", "nan", "ls"], ["--timeout", "inf", "ls"],
+                          ["generate", "X", "--temperature", "nan"], ["ls", "--server", ""], ["ls", "--server", "127.0.0.1"],
                           ["ls", "--server", "host:99999"], ["ls", "--server", ":7411"], ["generate", "x", "--temperature", "-1"]):
             done = strata(*arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stdout, done.stderr))

@@ -1,4 +1,5 @@
 // strata: the command line. Flags are declared here; what they do is in client/cli.
+#include <cmath>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -19,6 +20,17 @@ constexpr char kFooter[] =
     "8 rejected, 9 conflict. Data goes to stdout, progress and errors to stderr. Ctrl-C of a watch "
     "detaches:\n"
     "the job goes on (exit code 0).";
+
+// CLI11's ranges let NaN pass.
+CLI::Validator Finite() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value;
+        const bool finite = absl::SimpleAtod(text, &value) && std::isfinite(value);
+        return finite ? std::string() : text + " is not a finite number";
+      },
+      "");
+}
 
 // All flags of all commands, and the action that the chosen command set.
 struct CommandLine {
@@ -175,6 +187,7 @@ void AddCheckpointCommands(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   generate->add_option("--temperature", line.generate.temperature, "0: always the likeliest token")
       ->capture_default_str()
+      ->check(Finite())
       ->check(CLI::Range(0.0, 100.0));
   generate->callback([&] { line.action = [&] { return RunGenerate(line.globals, line.generate); }; });
 }
@@ -321,6 +334,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"table", "json", "yaml", "jsonl"}))
       ->option_text("FORMAT");
   app.add_option("--timeout", line.globals.timeout_seconds, "Seconds to watch at most; 0: no limit")
+      ->check(Finite())
       ->check(CLI::NonNegativeNumber);
   app.add_option("--bin-dir", line.globals.bin_dir,
                  "Folder of strata_server, strata_worker and strata_trainer");
