@@ -11,6 +11,11 @@ deploy/setup/install.sh || exit 1
 if [ -z "${STRATA_SHARED:-}" ] && [ -d ../shared/golden ]; then STRATA_SHARED=$(cd ../shared && pwd); fi
 export STRATA_SHARED="${STRATA_SHARED:-}"
 
+# What a failure may be due to.
+echo "machine: $(nproc) processors, $(free -m | awk '/^Mem/ {print $7}') MiB of memory available," \
+  "$(df -m --output=avail "${TMPDIR:-/tmp}" | tail -1 | tr -d ' ') MiB free for temporary files and" \
+  "$(df -m --output=avail "$cache" | tail -1 | tr -d ' ') MiB for outputs, load $(cut -d' ' -f1-3 /proc/loadavg)"
+
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 status=0

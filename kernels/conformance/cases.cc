@@ -180,8 +180,10 @@ Case AttentionForwardCase(Draw& draw, const AttentionShape& s) {
        draw.Normals(s.rows() * s.kv_width())},
       {"out", Kind::kCompute, s.rows(), s.width(), s.width() + s.gap, {}, true},
       {"lse", Kind::kAcc, 1, s.rows() * s.heads, 0, {}, true}};
-  c.tensors[3].cancelling = 1;
-  c.tensors[4].cancelling = 4;
+  // A score is a sum of `dim` products in any order; its error is that of the logarithm of its weight.
+  const double score = std::max(1.0, std::sqrt(static_cast<double>(s.dim)) * s.scale);
+  c.tensors[3].cancelling = score;
+  c.tensors[4].cancelling = 4 * score;
   c.workspace_bytes = [=](DType compute) {
     return AttentionForwardWorkspaceBytes(compute, s.batch, s.seq, s.heads, s.kv_heads, s.dim);
   };
@@ -226,7 +228,8 @@ Case AttentionBackwardCase(Draw& draw, const AttentionShape& s, DType compute) {
   // dS = P (dP - delta): with few keys the difference vanishes, while dP is a sum of `dim` products, added up
   // in any order, and its error is multiplied with an element of q or k.
   c.tensors[6].cancelling = c.tensors[7].cancelling = 12 * std::sqrt(static_cast<double>(s.dim)) * s.scale;
-  c.tensors[8].cancelling = 2;  // P = e^(score - lse), the difference of two larger numbers
+  // P = e^(score - lse), the difference of two larger numbers
+  c.tensors[8].cancelling = std::max(2.0, std::sqrt(static_cast<double>(s.dim)) * s.scale);
   c.workspace_bytes = [=](DType type) {
     return AttentionBackwardWorkspaceBytes(type, s.batch, s.seq, s.heads, s.kv_heads, s.dim);
   };
