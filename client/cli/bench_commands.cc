@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <bit>
 #include <map>
 #include <string>
@@ -14,6 +12,7 @@
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/nvme_folders.h"
 #include "client/cli/preflight.h"
 #include "common/bytes.h"
 #include "common/fd.h"
@@ -275,27 +274,6 @@ ExitCode FailBench(const absl::Status& status) {
   return ExitCode::kUsage;
 }
 
-// Folders for the NVMe paths, with those above them; what was not there before goes again.
-class NewFolders {
- public:
-  // A folder that cannot be made is told by the store, which opens it.
-  void Make(const std::string& path) {
-    const std::string existing = NearestExisting(path);
-    if (!MakeDirectories(path).ok()) return;
-    for (std::string folder = path; folder != existing; folder.resize(folder.rfind('/'))) {
-      made_.push_back(folder);
-      if (folder.find('/', 1) == std::string::npos) break;
-    }
-  }
-  // Those that hold something stay.
-  void RemoveEmpty() {
-    for (const std::string& folder : made_) (void)rmdir(folder.c_str());
-  }
-
- private:
-  std::vector<std::string> made_;  // deepest first, path by path
-};
-
 std::string LadderText(const Ladder& ladder) {
   return absl::StrJoin(ladder, "; ", [](std::string* out, const Rung& rung) {
     absl::StrAppend(out, FeatureName(rung.feature), ": ", rung.chosen);
@@ -313,7 +291,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
   options->stop = interrupt.token();
   const NvmeSpeeds calibrated = CalibratedOf(*options);
   const Format format = globals.format;
-  NewFolders folders;
+  NvmeFolders folders;
   const auto on_plan = [&](const PlannedJob& planned) {
     if (format == Format::kTable) PrintOut(PlanText(planned));
     if (planned.peak_bytes[static_cast<int>(Tier::kNvme)] == 0) return;
