@@ -117,7 +117,7 @@ class NcclCommunicator : public Communicator {
   // Operations at the front of `queue` that are done; sets `late` when the one behind them is overdue.
   absl::Status CountDone(std::deque<Operation>& queue, size_t* done, absl::Status* late)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status CheckPeers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckPeers(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckNccl(int result, const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CheckCuda(int error, const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Late(const std::string& what) const;
@@ -129,7 +129,8 @@ class NcclCommunicator : public Communicator {
   bool Elapsed(int64_t since_nanos, absl::Duration duration) const {
     return absl::Nanoseconds(options_.clock->MonotonicNanos() - since_nanos) >= duration;
   }
-  std::string FirstPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The oldest operation that is under way, null when none is.
+  const Operation* Oldest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch() ABSL_LOCKS_EXCLUDED(mu_);
   std::string Me(const std::string& what) const {
     return absl::StrCat("group ", options_.group, ", rank ", options_.rank, " of ", options_.size, ", ",
@@ -162,8 +163,8 @@ NcclCommunicator::~NcclCommunicator() {
   if (watch_.joinable()) watch_.Join();
   MutexLock lock(mu_);
   if (failure_.ok()) (void)Poll();
-  if (const std::string first = FirstPending(); !first.empty())
-    (void)Fail(absl::UnavailableError(Me(absl::StrCat("left during ", first))), Origin::kHere);
+  if (const Operation* const oldest = Oldest(); oldest != nullptr)
+    (void)Fail(absl::UnavailableError(Me(absl::StrCat("left during ", ToText(*oldest)))), Origin::kHere);
   if (comm_ != nullptr) {
     // What this rank has seen done, all have done: nobody is left waiting.
     if (Settle(nccl_.CommFinalize(comm_), "leaving").ok()) (void)nccl_.CommDestroy(comm_);
@@ -213,14 +214,11 @@ absl::Status NcclCommunicator::Fail(absl::Status status, Origin origin) {
   return failure_;
 }
 
-absl::Status NcclCommunicator::CheckPeers() {
+absl::Status NcclCommunicator::CheckPeers(const std::string& what) {
   if (membership_ == nullptr) return absl::OkStatus();
   const absl::Status told = membership_->Check();
   if (told.ok()) return absl::OkStatus();
-  const std::string first = FirstPending();
-  return Fail(absl::Status(told.code(), Me(absl::StrCat(first.empty() ? "between operations" : first, ": ",
-                                                        told.message()))),
-              Origin::kTold);
+  return Fail(absl::Status(told.code(), Me(absl::StrCat(what, ": ", told.message()))), Origin::kTold);
 }
 
 absl::Status NcclCommunicator::CheckNccl(int result, const std::string& what) {
@@ -256,7 +254,7 @@ absl::Status NcclCommunicator::Late(const std::string& what) const {
 absl::Status NcclCommunicator::Settle(int result, const std::string& what) {
   const int64_t begin = options_.clock->MonotonicNanos();
   while (result == nccl::kInProgress) {
-    STRATA_RETURN_IF_ERROR(CheckPeers());
+    STRATA_RETURN_IF_ERROR(CheckPeers(what));
     int state = nccl::kSuccess;
     if (const int asked = nccl_.CommGetAsyncError(comm_, &state); asked != nccl::kSuccess) state = asked;
     result = state;
@@ -319,7 +317,7 @@ absl::Status NcclCommunicator::Await() {
   while (true) {
     STRATA_RETURN_IF_ERROR(Failure());
     STRATA_RETURN_IF_ERROR(Poll());
-    if (FirstPending().empty()) return absl::OkStatus();
+    if (Oldest() == nullptr) return absl::OkStatus();
     changed_.WaitFor(mu_, kPollInterval);
   }
 }
@@ -337,12 +335,13 @@ void NcclCommunicator::Watch() {
   }
 }
 
-std::string NcclCommunicator::FirstPending() {
-  const Operation* first = nullptr;
+const Operation* NcclCommunicator::Oldest() const {
+  const Operation* oldest = nullptr;
   for (const auto& [stream, queue] : pending_) {
-    if (!queue.empty() && (first == nullptr || queue.front().number < first->number)) first = &queue.front();
+    if (!queue.empty() && (oldest == nullptr || queue.front().number < oldest->number))
+      oldest = &queue.front();
   }
-  return first == nullptr ? "" : ToText(*first);
+  return oldest;
 }
 
 absl::Status NcclCommunicator::CountDone(std::deque<Operation>& queue, size_t* done, absl::Status* late) {
@@ -367,7 +366,9 @@ absl::Status NcclCommunicator::CountDone(std::deque<Operation>& queue, size_t* d
 }
 
 absl::Status NcclCommunicator::Poll() {
-  STRATA_RETURN_IF_ERROR(CheckPeers());
+  const Operation* const oldest = Oldest();
+  const std::string what = oldest == nullptr ? "between operations" : ToText(*oldest);
+  STRATA_RETURN_IF_ERROR(CheckPeers(what));
   absl::Status late;
   std::vector<std::pair<std::deque<Operation>*, size_t>> done;
   for (auto& [stream, queue] : pending_) {
@@ -377,10 +378,7 @@ absl::Status NcclCommunicator::Poll() {
   // there.
   int state = nccl::kSuccess;
   if (const int asked = nccl_.CommGetAsyncError(comm_, &state); asked != nccl::kSuccess) state = asked;
-  if (state != nccl::kInProgress && state != nccl::kSuccess) {
-    const std::string first = FirstPending();
-    return CheckNccl(state, first.empty() ? "between operations" : first);
-  }
+  if (state != nccl::kInProgress) STRATA_RETURN_IF_ERROR(CheckNccl(state, what));
   for (const auto& [queue, count] : done) {
     for (size_t i = 0; i < count; ++i) {
       free_events_.push_back(queue->front().before);
