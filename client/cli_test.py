@@ -347,6 +347,17 @@ class ErrorTest(ServerTest):
             self.assertIn(f"because of {reason}", done.stderr)
             self.assertEqual(done.stdout, "")
 
+    def test_get_shows_which_ranks_a_group_waits_for(self):
+        states = stubs.rendezvous.GroupState.State
+        forming = stubs.rendezvous.GroupStatus(group="world", generation=2, size=4, state=states.Value("FORMING"), missing=[1, 3])
+        failed = stubs.rendezvous.GroupStatus(group="tp.0", generation=1, size=2, state=states.Value("FAILED"), message="rank 1: gone")
+        self.answer("GetJob", job("STARTING", groups=[forming, failed]))
+        done = self.run_cli("get", "austen-ab12")
+        self.assertIn("world of 4 ranks, generation 2: FORMING, waits for 1, 3", done.stdout)
+        self.assertIn("tp.0 of 2 ranks, generation 1: FAILED, rank 1: gone", done.stdout)
+        self.answer("GetJob", job("STARTING", groups=[forming]))
+        self.assertIn('"missing"', self.run_cli("get", "austen-ab12", "-o", "json").stdout)
+
     def test_details_are_told(self):
         violation = stubs.rpc.BadRequest.FieldViolation(field="memory.device", description="must be above 7 bytes")
         quota = stubs.rpc.QuotaFailure.Violation(subject="queue:default", description="is full")

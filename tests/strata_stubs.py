@@ -8,7 +8,7 @@ import tempfile
 
 import grpc
 
-PACKAGES = ("checkpoints", "fleet", "jobs", "logs", "machine", "metrics", "plan", "spec")
+PACKAGES = ("checkpoints", "fleet", "jobs", "logs", "machine", "metrics", "plan", "rendezvous", "spec")
 
 
 def _root():
@@ -34,7 +34,7 @@ def _generate():
 
 
 MODULES = _generate()
-checkpoints, fleet, jobs, logs, machine, metrics, plan, spec, rpc = (MODULES[name] for name in (*PACKAGES, "rpc"))
+checkpoints, fleet, jobs, logs, machine, metrics, plan, rendezvous, spec, rpc = (MODULES[name] for name in (*PACKAGES, "rpc"))
 
 
 def methods():

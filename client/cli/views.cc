@@ -57,6 +57,14 @@ std::string ShortfallText(const v1::Shortfall& shortfall) {
   return text;
 }
 
+std::string GroupText(const v1::GroupStatus& group) {
+  std::string text = absl::StrCat(group.group(), " of ", group.size(), " ranks, generation ",
+                                  group.generation(), ": ", v1::GroupState::State_Name(group.state()));
+  if (group.missing_size() > 0) absl::StrAppend(&text, ", waits for ", absl::StrJoin(group.missing(), ", "));
+  if (!group.message().empty()) absl::StrAppend(&text, ", ", group.message());
+  return text;
+}
+
 template <typename Enum>
 std::string Word(const std::string& name, Enum value, const char* prefix, const char* unset) {
   if (value == 0) return unset;
@@ -341,6 +349,7 @@ std::string JobText(const v1::Job& job) {
     line("task", absl::StrCat("rank ", task.rank(), " on ", ShortName(task.worker()), ": ", task.phase()));
     for (const v1::Rung& rung : task.ladder()) line("", RungText(rung));
   }
+  for (const v1::GroupStatus& group : status.groups()) line("group", GroupText(group));
   line("created", Clock(job.create_time()));
   line("started", Clock(job.start_time()));
   line("ended", Clock(job.end_time()));

@@ -11,9 +11,9 @@
 //
 // Failure: a rank that does not come, fails or aborts makes the others fail, in Await at the latest, after
 // the group's timeout: never a hang, never a result of some ranks only. The first error stays: every later
-// call returns it, results are undefined, and the group is to be built anew (kUnavailable: another attempt
-// may work; kDeadlineExceeded: a rank did not come in time; kInvalidArgument: the ranks disagree about the
-// operation).
+// call returns it, results are undefined, and the group is to be built anew (kUnavailable: a rank has failed,
+// another try may work; kDeadlineExceeded: a rank did not come in time; kInvalidArgument: the ranks disagree
+// about the operation; and what rendezvous.h says of a group that was given up).
 //
 // Threads: one at a time per rank, but for Abort.
 #ifndef OFFLOAD_COMM_COMMUNICATOR_H_
@@ -23,8 +23,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
 
@@ -55,16 +53,6 @@ class Communicator {
   virtual absl::Status Await() = 0;
   // Ends this rank's part: its own calls and those of the other ranks fail. Any thread.
   virtual void Abort(const std::string& why) = 0;
-};
-
-// How ranks find each other before they can communicate: small values by name, which the coordinator keeps
-// for one attempt of a job.
-class Bootstrap {
- public:
-  virtual ~Bootstrap() = default;
-  virtual absl::Status Publish(const std::string& name, const std::string& value) = 0;
-  // Waits for it to be there; kDeadlineExceeded when it is not in time.
-  virtual absl::StatusOr<std::string> Fetch(const std::string& name, absl::Duration timeout) = 0;
 };
 
 }  // namespace strata

@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "common/bfloat16.h"
-#include "common/clock.h"
 #include "common/random.h"
 #include "common/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "offload/comm/fake_nccl.h"
+#include "offload/comm/local_rendezvous.h"
 #include "offload/comm/nccl_communicator.h"
 #include "offload/comm/nccl_library.h"
+#include "offload/comm/nccl_testing.h"
 #include "offload/comm/thread_communicator.h"
-#include "offload/device/fake_cuda.h"
 
 namespace strata {
 namespace {
@@ -25,23 +25,6 @@ using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
 constexpr absl::Duration kLong = absl::Minutes(2), kShort = absl::Milliseconds(200);
-
-// A rank with a GPU of its own. The library outlives the streams, which run its work.
-struct NcclRank {
-  NcclRank(FakeNcclWorld& world, int rank) : cuda({.seed = static_cast<uint64_t>(rank) + 1}) {
-    nccl = std::make_unique<FakeNccl>(world, cuda);
-    EXPECT_EQ(cuda.StreamCreate(&stream), 0);
-  }
-  ~NcclRank() {
-    communicator.reset();
-    EXPECT_EQ(nccl->communicators, 0);
-  }
-
-  std::unique_ptr<FakeNccl> nccl;
-  FakeCuda cuda;
-  std::unique_ptr<Communicator> communicator;
-  Stream* stream = nullptr;
-};
 
 enum class Kind { kThreads, kNccl };
 
@@ -52,25 +35,27 @@ class CommunicatorTest : public ::testing::TestWithParam<Kind> {
   // Runs `body` as each of `size` ranks, at once.
   void Run(int size, const Body& body, absl::Duration timeout = kLong) {
     ThreadGroup group(size, timeout);
-    LocalBootstrap bootstrap;
-    FakeNcclWorld world;
+    LocalRendezvous rendezvous;
+    FakeNcclThreads world;
     std::vector<std::unique_ptr<NcclRank>> ranks(size);
-    std::vector<Thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back("rank", [&, rank] {
-        if (GetParam() == Kind::kThreads) {
-          body(rank, *group.Join(rank), nullptr);
-          return;
-        }
-        ranks[rank] = std::make_unique<NcclRank>(world, rank);
-        auto made = CreateNcclCommunicator(*ranks[rank]->nccl, ranks[rank]->cuda, bootstrap,
-                                           {.rank = rank, .size = size, .timeout = timeout});
-        ASSERT_TRUE(made.ok()) << made.status();
-        ranks[rank]->communicator = *std::move(made);
-        body(rank, *ranks[rank]->communicator, ranks[rank]->stream);
-      });
+    const auto all = [&](const std::function<void(int rank)>& part) {
+      std::vector<Thread> threads;
+      for (int rank = 0; rank < size; ++rank) threads.emplace_back("rank", [&part, rank] { part(rank); });
+      for (Thread& thread : threads) thread.Join();
+    };
+    if (GetParam() == Kind::kThreads) {
+      all([&](int rank) { body(rank, *group.Join(rank), nullptr); });
+      return;
     }
-    for (Thread& thread : threads) thread.Join();
+    // A rank that fails at once would end the meeting of the others, too.
+    all([&](int rank) {
+      ranks[rank] = std::make_unique<NcclRank>(world, rank);
+      const NcclOptions options{.rank = rank, .size = size, .timeout = timeout, .reason_wait = kShort};
+      auto made = CreateNcclCommunicator(*ranks[rank]->nccl, ranks[rank]->cuda, &rendezvous, options);
+      ASSERT_TRUE(made.ok()) << made.status();
+      ranks[rank]->communicator = *std::move(made);
+    });
+    all([&](int rank) { body(rank, *ranks[rank]->communicator, ranks[rank]->stream); });
     for (const auto& rank : ranks) {
       if (rank == nullptr) continue;
       EXPECT_EQ(rank->cuda.Complaints(false), "");
@@ -220,71 +205,6 @@ TEST(ThreadCommunicatorTest, RanksOutsideOfTheGroupAreRefused) {
   float value = 0;
   EXPECT_THAT(group.Join(0)->Send(nullptr, DType::kF32, &value, 1, 2).message(),
               HasSubstr("send to rank 2 in a group of 2"));
-}
-
-TEST(LocalBootstrapTest, AValueThatIsNeverPublishedIsATimeout) {
-  LocalBootstrap bootstrap;
-  EXPECT_EQ(bootstrap.Fetch("x", absl::Milliseconds(20)).status().code(), Code::kDeadlineExceeded);
-  ASSERT_TRUE(bootstrap.Publish("x", "y").ok());
-  EXPECT_EQ(*bootstrap.Fetch("x", kLong), "y");
-}
-
-TEST(NcclCommunicatorTest, EachCallThatFailsIsAnErrorAndNothingLeaks) {
-  int failed = 0;
-  for (int64_t nth = 0;; ++nth) {
-    FakeNcclWorld world;
-    LocalBootstrap bootstrap;
-    NcclRank rank(world, 0);
-    rank.nccl->fail_call = nth;
-    absl::Status status;
-    auto made = CreateNcclCommunicator(*rank.nccl, rank.cuda, bootstrap, {});
-    status = made.status();
-    if (made.ok()) {
-      rank.communicator = *std::move(made);
-      float value = 2, out = 0;
-      status = rank.communicator->AllReduce(rank.stream, DType::kF32, &value, &out, 1);
-      if (status.ok()) status = rank.communicator->AllGather(rank.stream, DType::kF32, &value, &out, 1);
-      if (status.ok()) status = rank.communicator->Await();
-      if (status.ok()) {
-        EXPECT_EQ(out, 2);
-      }
-    }
-    if (rank.nccl->calls <= nth) {
-      EXPECT_TRUE(status.ok()) << status;
-      break;
-    }
-    ++failed;
-    EXPECT_EQ(status.code(), Code::kInternal) << nth << status;
-    EXPECT_THAT(status.message(), HasSubstr("internal error"));
-  }
-  EXPECT_EQ(failed, 4);
-}
-
-TEST(NcclCommunicatorTest, ABrokenGpuIsAnError) {
-  FakeNcclWorld world;
-  LocalBootstrap bootstrap;
-  NcclRank rank(world, 0);
-  rank.communicator = *CreateNcclCommunicator(*rank.nccl, rank.cuda, bootstrap, {});
-  rank.cuda.FailWork(0, kCudaIllegalAddress);
-  float value = 2;
-  absl::Status status = rank.communicator->AllReduce(rank.stream, DType::kF32, &value, &value, 1);
-  status.Update(rank.communicator->Await());
-  EXPECT_EQ(status.code(), Code::kInternal);
-  EXPECT_THAT(status.message(), HasSubstr("CUDA error 700"));
-}
-
-TEST(NcclCommunicatorTest, RanksMeetByTheBootstrapOrNotInTime) {
-  FakeNcclWorld world;
-  LocalBootstrap bootstrap;
-  NcclRank rank(world, 1);
-  const NcclOptions options{.rank = 1, .size = 2, .timeout = absl::Milliseconds(20)};
-  EXPECT_EQ(CreateNcclCommunicator(*rank.nccl, rank.cuda, bootstrap, options).status().code(),
-            Code::kDeadlineExceeded);
-  ASSERT_TRUE(bootstrap.Publish("world/nccl-id", "short").ok());
-  EXPECT_THAT(CreateNcclCommunicator(*rank.nccl, rank.cuda, bootstrap, options).status().message(),
-              HasSubstr("has 5 bytes, not 128"));
-  EXPECT_EQ(CreateNcclCommunicator(*rank.nccl, rank.cuda, bootstrap, {.rank = 2, .size = 2}).status().code(),
-            Code::kInvalidArgument);
 }
 
 TEST(LoadNcclTest, AMissingLibraryIsNamedWithTheRemedy) {

@@ -39,14 +39,14 @@ struct FakeNccl::Comm {
   std::vector<std::unique_ptr<Work>> work;
 };
 
-ThreadGroup& FakeNcclWorld::GroupOf(const nccl::UniqueId& id, int ranks) {
+std::unique_ptr<Communicator> FakeNcclThreads::Join(const nccl::UniqueId& id, int ranks, int rank) {
   MutexLock lock(mu_);
   std::unique_ptr<ThreadGroup>& group = groups_[std::string(id.internal, sizeof(id.internal))];
   if (group == nullptr) group = std::make_unique<ThreadGroup>(ranks, kForEver);
-  return *group;
+  return group->Join(rank);
 }
 
-nccl::UniqueId FakeNcclWorld::NewId() {
+nccl::UniqueId FakeNcclThreads::NewId() {
   MutexLock lock(mu_);
   nccl::UniqueId id = {};
   const std::string text = absl::StrCat("id ", ++ids_);
@@ -75,7 +75,7 @@ int FakeNccl::CommInitRankConfig(NcclComm** comm, int ranks, const nccl::UniqueI
   if (config->magic != 0xcafebeef || config->size != sizeof(nccl::Config) || config->blocking != 0)
     return nccl::kInvalidArgument;
   Comm& made = *comms_.emplace_back(std::make_unique<Comm>());
-  made.ranks = world_.GroupOf(id, ranks).Join(rank);
+  made.ranks = world_.Join(id, ranks, rank);
   made.polls_left = polls;
   ++communicators;
   *comm = reinterpret_cast<NcclComm*>(&made);

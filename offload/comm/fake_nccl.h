@@ -1,6 +1,5 @@
-// FakeNccl: NCCL's calls among ranks that are threads of one process, each with its FakeCuda: operations are
-// work of streams, which meet there (thread_communicator.h). Calls begin and are done some polls later, as
-// without blocking.
+// FakeNccl: NCCL's calls among ranks that each have a FakeCuda: operations are work of streams, which meet in
+// a FakeNcclWorld. Calls begin and are done some polls later, as without blocking.
 #ifndef OFFLOAD_COMM_FAKE_NCCL_H_
 #define OFFLOAD_COMM_FAKE_NCCL_H_
 
@@ -21,8 +20,16 @@ namespace strata {
 // Ranks with one id meet here. Outlives the FakeNccls.
 class FakeNcclWorld {
  public:
-  ThreadGroup& GroupOf(const nccl::UniqueId& id, int ranks);
-  nccl::UniqueId NewId();
+  virtual ~FakeNcclWorld() = default;
+  virtual nccl::UniqueId NewId() = 0;
+  virtual std::unique_ptr<Communicator> Join(const nccl::UniqueId& id, int ranks, int rank) = 0;
+};
+
+// ... of ranks that are threads.
+class FakeNcclThreads : public FakeNcclWorld {
+ public:
+  nccl::UniqueId NewId() override;
+  std::unique_ptr<Communicator> Join(const nccl::UniqueId& id, int ranks, int rank) override;
 
  private:
   Mutex mu_;

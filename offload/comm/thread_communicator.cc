@@ -4,12 +4,16 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
 #include "common/float16.h"
+#include "common/mutex.h"
 #include "common/status.h"
 
 namespace strata {
@@ -270,25 +274,6 @@ ThreadGroup::~ThreadGroup() = default;
 std::unique_ptr<Communicator> ThreadGroup::Join(int rank) {
   STRATA_CHECK(rank >= 0 && rank < state_->size);
   return std::make_unique<Rank>(*state_, rank);
-}
-
-absl::Status LocalBootstrap::Publish(const std::string& name, const std::string& value) {
-  MutexLock lock(mu_);
-  values_[name] = value;
-  changed_.SignalAll();
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> LocalBootstrap::Fetch(const std::string& name, absl::Duration timeout) {
-  MutexLock lock(mu_);
-  const SteadyTime end = After(timeout);
-  while (values_.find(name) == values_.end()) {
-    if (!WaitUntil(changed_, mu_, end)) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(name, " was not published within ", absl::FormatDuration(timeout)));
-    }
-  }
-  return values_[name];
 }
 
 }  // namespace strata

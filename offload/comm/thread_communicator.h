@@ -3,13 +3,9 @@
 #ifndef OFFLOAD_COMM_THREAD_COMMUNICATOR_H_
 #define OFFLOAD_COMM_THREAD_COMMUNICATOR_H_
 
-#include <map>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/time/time.h"
-#include "common/mutex.h"
 #include "offload/comm/communicator.h"
 
 namespace strata {
@@ -28,18 +24,6 @@ class ThreadGroup {
   class Rank;
   struct State;
   const std::unique_ptr<State> state_;
-};
-
-// Values in this process's memory.
-class LocalBootstrap : public Bootstrap {
- public:
-  absl::Status Publish(const std::string& name, const std::string& value) override;
-  absl::StatusOr<std::string> Fetch(const std::string& name, absl::Duration timeout) override;
-
- private:
-  Mutex mu_;
-  CondVar changed_;
-  std::map<std::string, std::string> values_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace strata

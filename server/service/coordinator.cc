@@ -150,6 +150,7 @@ void Coordinator::RunDue() {
   MutexLock lock(mu_);
   ExpireLeases();
   RunTimers();
+  ExpireGroups();
   if (schedule_needed_ || clock_.MonotonicNanos() - schedule_nanos_ >= kScheduleEveryNanos) RunSchedule();
 }
 

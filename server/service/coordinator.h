@@ -27,11 +27,13 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "common/thread.h"
+#include "offload/comm/rendezvous_table.h"
 #include "proto/strata/v1/checkpoints.pb.h"
 #include "proto/strata/v1/fleet.pb.h"
 #include "proto/strata/v1/jobs.pb.h"
 #include "proto/strata/v1/logs.pb.h"
 #include "proto/strata/v1/metrics.pb.h"
+#include "proto/strata/v1/rendezvous.pb.h"
 #include "proto/strata/v1/worker.pb.h"
 #include "server/service/errors.h"
 #include "server/state/job.h"
@@ -119,6 +121,11 @@ class Coordinator {
   absl::StatusOr<v1::SyncResponse> Sync(const v1::SyncRequest& request, const CallContext& call);
   absl::StatusOr<v1::Checkpoint> CommitCheckpoint(const v1::CommitCheckpointRequest& request,
                                                   const CallContext& call);
+  // Long poll of one rank (offload/comm/rendezvous.h): takes note of its groups, and answers when one of them
+  // is not as the rank knows it, or after max_wait. STALE_ATTEMPT for any attempt but the current one; a
+  // group of one that stops or has ended is FAILED, with why it does.
+  absl::StatusOr<v1::RendezvousResponse> Rendezvous(const v1::RendezvousRequest& request,
+                                                    const CallContext& call);
   // Durable on return. Rows and logs of unknown jobs, of attempts that were never granted, and rows of an
   // older attempt beyond the step its successor resumed from, are dropped: nobody would believe them.
   absl::Status PushTelemetry(const v1::TelemetryBatch& batch);
@@ -144,6 +151,10 @@ class Coordinator {
   absl::Status CheckInvariants();
 
  private:
+  struct Groups {  // of one attempt; lost with the process, and reported again
+    int32_t attempt = 0;
+    RendezvousTable table;
+  };
   struct Live {  // of a job that is not terminal; lost with the process and reported again
     Progress progress;
     v1::Waiting waiting;
@@ -152,6 +163,7 @@ class Coordinator {
     int64_t stopped_nanos = 0;  // ... when its processes were first reported gone; 0: not yet
     int64_t due_nanos = 0;      // ... of the end of the backoff
     std::map<std::string, std::shared_ptr<const v1::JobPlan>> plans;  // by capacity class
+    Groups groups;
   };
   struct Session {     // of a worker: what it was last told
     std::string told;  // digest of the desired set
@@ -217,6 +229,12 @@ class Coordinator {
   v1::SyncResponse Desired(const Worker& worker, const v1::SyncRequest& request, std::string* digest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::Worker WorkerView(const Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // One answer per member; `job` is the durable record, and the members are of its attempt.
+  absl::Status AnswerMembers(const Job& job, const std::vector<GroupMember>& members,
+                             v1::RendezvousResponse* response) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AnnounceGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ExpireGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  static void AddGroups(const Job& job, const Groups& groups, v1::JobStatus* status);
   absl::Status CheckCheckpoint(const v1::CommitCheckpointRequest& request, const Job& job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

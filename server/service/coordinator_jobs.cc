@@ -145,6 +145,7 @@ v1::Job Coordinator::View(const Job& job) {
   if (found == live_.end() || IsTerminal(job.state)) return JobToProto(job, job.progress);
   const Live& live = found->second;
   v1::Job view = JobToProto(job, live.progress);
+  AddGroups(job, live.groups, view.mutable_status());
   if (job.state == JobState::kQueued) {
     *view.mutable_status()->mutable_waiting() = live.waiting;
   } else if (job.state == JobState::kBackoff) {

@@ -7,12 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/status.h"
+#include "proto/duration/duration.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"
 #include "server/store/job_codec.h"
 
 namespace strata::server {
 namespace {
+
+using strata::FromProto;  // beside this namespace's own
+using strata::ToProto;
 
 constexpr int32_t kProtocolMin = 1;
 constexpr int32_t kProtocolMax = 1;
@@ -33,14 +37,6 @@ constexpr auto kWriteWait = std::chrono::seconds(1);
 constexpr int kMetricsOfRowMax = 256;
 
 using Reports = google::protobuf::RepeatedPtrField<v1::TaskReport>;
-
-google::protobuf::Duration ToProtoDuration(absl::Duration duration) {
-  google::protobuf::Duration out;
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  out.set_seconds(nanos / 1'000'000'000);
-  out.set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-  return out;
-}
 
 bool IsWorkerId(absl::string_view id) {
   if (id.empty() || id.size() > 100) return false;
@@ -167,8 +163,8 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   // Durability is the business of those who are told of the changes: Sync tells nothing that is not durable.
   v1::RegisterResponse response;
   response.set_worker(worker.id);
-  *response.mutable_lease_ttl() = ToProtoDuration(options_.lease_ttl);
-  *response.mutable_orphan_timeout() = ToProtoDuration(options_.orphan_timeout);
+  *response.mutable_lease_ttl() = ToProto(options_.lease_ttl);
+  *response.mutable_orphan_timeout() = ToProto(options_.orphan_timeout);
   response.set_coordinator_instance(instance_id_);
   ++live_generation_;
   changed_.SignalAll();
@@ -292,7 +288,7 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
     reported.insert(RefOf(report.job_uid(), report.attempt()));
 
   v1::SyncResponse response;
-  *response.mutable_lease_ttl() = ToProtoDuration(options_.lease_ttl);
+  *response.mutable_lease_ttl() = ToProto(options_.lease_ttl);
   digest->clear();
   const int64_t now = clock_.MonotonicNanos();
   for (const auto& [uid, job] : jobs) {
@@ -343,8 +339,8 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   };
   v1::SyncResponse unknown;
   unknown.set_unknown_worker(true);
-  *unknown.mutable_lease_ttl() = ToProtoDuration(options_.lease_ttl);
-  *unknown.mutable_next_sync() = ToProtoDuration(absl::Milliseconds(200));
+  *unknown.mutable_lease_ttl() = ToProto(options_.lease_ttl);
+  *unknown.mutable_next_sync() = ToProto(absl::Milliseconds(200));
   Worker* worker = known();
   if (worker == nullptr) return unknown;
 
@@ -369,8 +365,7 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   (void)WaitDurable(revision_, epoch_, write_call);
 
   const auto lease = std::chrono::nanoseconds(absl::ToInt64Nanoseconds(options_.lease_ttl));
-  const auto asked = std::chrono::seconds(std::clamp<int64_t>(request.max_wait().seconds(), 0, 3600)) +
-                     std::chrono::nanoseconds(std::clamp(request.max_wait().nanos(), 0, 999'999'999));
+  const auto asked = absl::ToChronoNanoseconds(std::max(FromProto(request.max_wait()), absl::ZeroDuration()));
   const auto hold = std::min<std::chrono::nanoseconds>(asked, lease / 3);
   while (true) {
     worker = known();
@@ -400,7 +395,7 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
       }
       // After a held call the next one may follow at once; a worker that does not wait is paced.
       const absl::Duration pace = std::min(options_.lease_ttl / 5, absl::Seconds(1));
-      *response.mutable_next_sync() = ToProtoDuration(hold.count() > 0 ? absl::Milliseconds(50) : pace);
+      *response.mutable_next_sync() = ToProto(hold.count() > 0 ? absl::Milliseconds(50) : pace);
       return response;
     }
     changed_.WaitFor(mu_, std::min<std::chrono::nanoseconds>(limit - waited, std::chrono::milliseconds(250)));
@@ -563,7 +558,7 @@ v1::Worker Coordinator::WorkerView(const Worker& worker) {
   view.set_version(worker.version);
   view.set_protocol_version(worker.protocol_version);
   *view.mutable_since_last_sync() =
-      ToProtoDuration(absl::Nanoseconds(clock_.MonotonicNanos() - worker.last_sync_nanos));
+      ToProto(absl::Nanoseconds(clock_.MonotonicNanos() - worker.last_sync_nanos));
   for (const JobPtr& job : table_.JobsOn(worker.id)) view.add_jobs(job->name);
   view.set_incarnation(worker.incarnation);
   return view;

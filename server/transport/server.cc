@@ -9,10 +9,9 @@
 namespace strata::server {
 namespace {
 
-// Streams and held Syncs have limits of their own; this many threads beyond them are always there for the
-// rest.
+// Streams and held long polls have limits of their own; this many threads beyond them are always there for
+// the rest.
 constexpr int kUnaryThreads = 64;
-constexpr int kHeldSyncThreads = 256;
 
 }  // namespace
 
@@ -39,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     builder.RegisterService(service);
   }
   grpc::ResourceQuota quota("strata_server");
-  quota.SetMaxThreads(options.streams_max + kHeldSyncThreads + kUnaryThreads);
+  quota.SetMaxThreads(options.streams_max + 2 * WorkerServiceImpl::kHeldMax + kUnaryThreads);
   builder.SetResourceQuota(quota);
   // Two coordinators on one port would share its connections silently.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

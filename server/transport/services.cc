@@ -297,6 +297,20 @@ grpc::Status FleetServiceImpl::GetServerInfo(grpc::ServerContext* context, const
 
 // --- worker plane ---
 
+// Long polls hold a thread each: beyond kHeldMax of them they are answered at once.
+template <typename Request, typename Handler>
+static auto Hold(std::atomic<int>& held, const Request& request, Handler handler) {
+  const bool may_hold = ++held <= WorkerServiceImpl::kHeldMax;
+  Request brief;
+  if (!may_hold) {
+    brief = request;
+    brief.clear_max_wait();
+  }
+  auto result = handler(may_hold ? request : brief);
+  --held;
+  return result;
+}
+
 grpc::Status WorkerServiceImpl::Register(grpc::ServerContext* context, const v1::RegisterRequest* request,
                                          v1::RegisterResponse* response) {
   return RunUnary(transport_, context, "Register", response,
@@ -306,17 +320,8 @@ grpc::Status WorkerServiceImpl::Register(grpc::ServerContext* context, const v1:
 grpc::Status WorkerServiceImpl::Sync(grpc::ServerContext* context, const v1::SyncRequest* request,
                                      v1::SyncResponse* response) {
   return RunUnary(transport_, context, "Sync", response, [&](const CallContext& call) {
-    const bool may_hold = ++held_syncs_ <= kHeldSyncsMax;
-    absl::StatusOr<v1::SyncResponse> result;
-    if (may_hold) {
-      result = transport_.coordinator.Sync(*request, call);
-    } else {
-      v1::SyncRequest brief = *request;
-      brief.clear_max_wait();
-      result = transport_.coordinator.Sync(brief, call);
-    }
-    --held_syncs_;
-    return result;
+    return Hold(held_syncs_, *request,
+                [&](const v1::SyncRequest& held) { return transport_.coordinator.Sync(held, call); });
   });
 }
 
@@ -340,6 +345,15 @@ grpc::Status WorkerServiceImpl::CommitCheckpoint(grpc::ServerContext* context,
                                                  v1::Checkpoint* checkpoint) {
   return RunUnary(transport_, context, "CommitCheckpoint", checkpoint, [&](const CallContext& call) {
     return transport_.coordinator.CommitCheckpoint(*request, call);
+  });
+}
+
+grpc::Status WorkerServiceImpl::Rendezvous(grpc::ServerContext* context, const v1::RendezvousRequest* request,
+                                           v1::RendezvousResponse* response) {
+  return RunUnary(transport_, context, "Rendezvous", response, [&](const CallContext& call) {
+    return Hold(held_rendezvous_, *request, [&](const v1::RendezvousRequest& held) {
+      return transport_.coordinator.Rendezvous(held, call);
+    });
   });
 }
 

@@ -96,12 +96,16 @@ class WorkerServiceImpl final : public v1::WorkerService::Service {
                              grpc::ServerReaderWriter<v1::TelemetryAck, v1::TelemetryBatch>* stream) override;
   grpc::Status CommitCheckpoint(grpc::ServerContext* context, const v1::CommitCheckpointRequest* request,
                                 v1::Checkpoint* checkpoint) override;
+  grpc::Status Rendezvous(grpc::ServerContext* context, const v1::RendezvousRequest* request,
+                          v1::RendezvousResponse* response) override;
+
+  // Long polls of each kind that may be held at a time.
+  static constexpr int kHeldMax = 256;
 
  private:
-  // Long polls hold a thread each: beyond this number they are answered at once.
-  static constexpr int kHeldSyncsMax = 256;
   Transport& transport_;
   std::atomic<int> held_syncs_ = 0;
+  std::atomic<int> held_rendezvous_ = 0;
 };
 
 }  // namespace strata::server

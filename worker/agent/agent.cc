@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/random.h"
 #include "common/status.h"
+#include "proto/duration/duration.h"
 #include "worker/agent/leftovers.h"
 
 namespace strata {
@@ -40,16 +41,6 @@ constexpr absl::Duration kFinalFlushTimeout = absl::Seconds(3);
 constexpr size_t kMaxEnded = 256;
 
 int64_t Now() { return Clock::Real().MonotonicNanos(); }
-
-absl::Duration FromProto(const google::protobuf::Duration& duration) {
-  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
-}
-
-void ToProto(absl::Duration duration, google::protobuf::Duration* out) {
-  const int64_t nanos = absl::ToInt64Nanoseconds(duration);
-  out->set_seconds(nanos / 1'000'000'000);
-  out->set_nanos(static_cast<int32_t>(nanos % 1'000'000'000));
-}
 
 // Telemetry numbers grow over incarnations: those of one life stay below the next one's as long as it does
 // not produce 16 million items per second.
@@ -398,7 +389,7 @@ absl::Status Agent::SyncOnce() {
       may_cancel && !draining
           ? std::min(lease_ttl_ / 3, tasks_.empty() && waiting_.empty() ? kMaxLongPoll : kMaxLongPollBusy)
           : absl::ZeroDuration();
-  ToProto(max_wait, request.mutable_max_wait());
+  *request.mutable_max_wait() = ToProto(max_wait);
   v1::SyncResponse response;
   const int64_t sent = Now();
   const absl::Status status = coordinator_->Sync(request, max_wait + kRpcTimeout, &cancellation, &response);

@@ -27,6 +27,7 @@
 #include "common/fd.h"
 #include "common/mutex.h"
 #include "proto/google/rpc/error_details.pb.h"
+#include "proto/rendezvous/rendezvous.h"
 #include "proto/strata/v1/worker.grpc.pb.h"
 #include "worker/agent/leftovers.h"
 #include "worker/agent/process.h"
@@ -59,6 +60,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
     {
       MutexLock lock(mu_);
       stopping_ = false;
+      groups_.clear();  // the one thing that no coordinator stores
     }
     // A port that was just given up may linger for a moment.
     ASSERT_TRUE(Eventually([&] {
@@ -100,9 +102,9 @@ class FakeCoordinator : public v1::WorkerService::Service {
     desired_.erase({job, attempt, 0});
     changed_.SignalAll();
   }
-  v1::TaskReport LastReport(const std::string& job, int attempt = 1) {
+  v1::TaskReport LastReport(const std::string& job, int attempt = 1, int rank = 0) {
     MutexLock lock(mu_);
-    return reports_[{job, attempt, 0}];
+    return reports_[{job, attempt, rank}];
   }
   bool WaitForPhase(const std::string& phase, const std::string& job, int attempt = 1) {
     return Eventually([&] { return LastReport(job, attempt).phase() == phase; });
@@ -119,9 +121,9 @@ class FakeCoordinator : public v1::WorkerService::Service {
     MutexLock lock(mu_);
     return metrics_[{job, attempt}];
   }
-  std::string Log(const std::string& job, const std::string& stream, int attempt = 1) {
+  std::string Log(const std::string& job, const std::string& stream, int attempt = 1, int rank = 0) {
     MutexLock lock(mu_);
-    return logs_[{job, attempt, 0, stream}];
+    return logs_[{job, attempt, rank, stream}];
   }
 
   struct Behaviour {
@@ -129,7 +131,8 @@ class FakeCoordinator : public v1::WorkerService::Service {
     bool ack_telemetry = true;
     int break_streams = 0;  // so many telemetry streams end unacknowledged after their first batch
     bool stale_commits = false;
-    int failing_commits = 0;  // so many commits get UNAVAILABLE first
+    int failing_commits = 0;     // so many commits get UNAVAILABLE first
+    int failing_rendezvous = 0;  // ... and so many Rendezvous
     int orphan_seconds = 3600;
     int lease_millis = 3000;
     bool refuse_register = false;
@@ -240,15 +243,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
       --behaviour_.failing_commits;
       return grpc::Status(grpc::StatusCode::UNAVAILABLE, "try again");
     }
-    if (behaviour_.stale_commits) {
-      google::rpc::ErrorInfo info;
-      info.set_reason("STALE_ATTEMPT");
-      info.set_domain("strata");
-      google::rpc::Status details;
-      details.add_details()->PackFrom(info);
-      return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "attempt 1 is fenced",
-                          details.SerializeAsString());
-    }
+    if (behaviour_.stale_commits) return Stale();
     // What a commit covers must be here already.
     EXPECT_TRUE((metrics_[{request->job_uid(), request->attempt()}].contains(request->step())));
     commits_.push_back(*request);
@@ -256,8 +251,45 @@ class FakeCoordinator : public v1::WorkerService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Rendezvous(grpc::ServerContext* context, const v1::RendezvousRequest* request,
+                          v1::RendezvousResponse* response) override {
+    EXPECT_EQ(CheckMembers(*request).field, "") << CheckMembers(*request).description;
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(request->max_wait().seconds());
+    MutexLock lock(mu_);
+    if (behaviour_.failing_rendezvous > 0) {
+      --behaviour_.failing_rendezvous;
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "try again");
+    }
+    if (behaviour_.stale_commits) return Stale();
+    RendezvousTable& table = groups_[{request->job_uid(), request->attempt()}];
+    const auto members = MembersFromProto(*request, Clock::Real().MonotonicNanos());
+    while (true) {
+      response->clear_groups();
+      bool news = false;
+      for (const GroupMember& member : members) EXPECT_TRUE(table.Report(member).ok());
+      for (int i = 0; i < request->members_size(); ++i) {
+        *response->add_groups() = ToProto(table.Answer(members[i]));
+        news = news ||
+               response->groups(i).state() > std::max(request->members(i).known(), v1::GroupState::FORMING);
+      }
+      if (stopping_ || context->IsCancelled()) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "stopping");
+      if (news || std::chrono::steady_clock::now() >= until) return grpc::Status::OK;
+      changed_.WaitFor(mu_, std::chrono::milliseconds(20));
+    }
+  }
+
  private:
   using Key = std::tuple<std::string, int, int>;
+
+  static grpc::Status Stale() {
+    google::rpc::ErrorInfo info;
+    info.set_reason("STALE_ATTEMPT");
+    info.set_domain("strata");
+    google::rpc::Status details;
+    details.add_details()->PackFrom(info);
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "attempt 1 is fenced",
+                        details.SerializeAsString());
+  }
 
   // Whether the worker has what it should have: level-triggered, so no answer that gets lost is missed.
   bool Agrees(const std::map<Key, v1::TaskReport>& reported) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -300,6 +332,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
   std::map<StreamKey, std::string> logs_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::RegisterRequest> registers_ ABSL_GUARDED_BY(mu_);
   std::vector<v1::CommitCheckpointRequest> commits_ ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<std::string, int>, RendezvousTable> groups_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> known_ ABSL_GUARDED_BY(mu_);
   int duplicates_ ABSL_GUARDED_BY(mu_) = 0;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;
@@ -721,6 +754,45 @@ TEST_F(AgentTest, StaleAttemptIsToldToTheTrainer) {
   EXPECT_FALSE(coordinator_.LastReport("job").finished());
   EXPECT_EQ(coordinator_.LastReport("job").failure().message(),
             "commit refused: STALE_ATTEMPT: attempt 1 is fenced");
+}
+
+TEST_F(AgentTest, RanksMeetThroughTheirAgentThoughTheCoordinatorRestartsInTheMiddle) {
+  coordinator_.Configure([](auto& behaviour) { behaviour.failing_rendezvous = 2; });
+  auto agent = StartAgent();
+  const auto met = [&](int rank) { return coordinator_.Log("job", "stdout", 1, rank); };
+  for (const int rank : {0, 1}) coordinator_.Want("job", 1, v1::DesiredTask::RUN, "ranks=3,steps=0", rank);
+  ASSERT_TRUE(Eventually([&] { return coordinator_.LastReport("job", 1, 1).phase() == "LOADING"; }));
+  coordinator_.Stop();
+  coordinator_.Start();
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "ranks=3,steps=0", 2);
+  for (const int rank : {0, 1, 2}) {
+    ASSERT_TRUE(Eventually([&] { return absl::StrContains(met(rank), "met id of rank 0\n"); })) << met(rank);
+    EXPECT_TRUE(Eventually([&] { return coordinator_.LastReport("job", 1, rank).phase() == "STEPPING"; }));
+  }
+}
+
+TEST_F(AgentTest, ARankThatDiesIsToldToTheOthersWithItsReason) {
+  auto agent = StartAgent();
+  for (const int rank : {0, 1, 2}) {
+    coordinator_.Want("job", 1, v1::DesiredTask::RUN,
+                      rank == 1 ? "ranks=3,steps=0,crash_at=20" : "ranks=3,steps=0", rank);
+  }
+  for (const int rank : {0, 2}) {
+    ASSERT_TRUE(Eventually([&] { return coordinator_.LastReport("job", 1, rank).phase() == "STOPPED"; }));
+    EXPECT_EQ(
+        coordinator_.LastReport("job", 1, rank).failure().message(),
+        "group world, generation 1: rank 1: its trainer on worker w1 has ended: the trainer was killed by "
+        "signal 11 (SEGV)");
+  }
+}
+
+TEST_F(AgentTest, RanksOfAFencedAttemptDoNotMeet) {
+  coordinator_.Configure([](auto& behaviour) { behaviour.stale_commits = true; });
+  auto agent = StartAgent();
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "ranks=2,steps=0");
+  ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
+  EXPECT_EQ(coordinator_.LastReport("job").failure().message(),
+            "group world, generation 1: the coordinator refuses it: attempt 1 is fenced");
 }
 
 TEST_F(AgentTest, BrokenTelemetryStreamsAreSentAgain) {

@@ -74,6 +74,10 @@ class GrpcCoordinator : public Coordinator {
                                 Cancellation* cancellation, v1::Checkpoint* response) override {
     return Call(&v1::WorkerService::Stub::CommitCheckpoint, request, timeout, cancellation, response);
   }
+  absl::Status Rendezvous(const v1::RendezvousRequest& request, absl::Duration timeout,
+                          Cancellation* cancellation, v1::RendezvousResponse* response) override {
+    return Call(&v1::WorkerService::Stub::Rendezvous, request, timeout, cancellation, response);
+  }
   std::unique_ptr<TelemetryStream> OpenTelemetry() override {
     return std::make_unique<GrpcTelemetryStream>(*stub_);
   }
@@ -145,6 +149,22 @@ std::unique_ptr<Coordinator> ConnectCoordinator(const std::string& address) {
 std::string ErrorReason(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   return payload.has_value() ? std::string(*payload) : "";
+}
+
+bool IsFinal(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kDataLoss:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace strata

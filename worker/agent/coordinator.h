@@ -58,6 +58,8 @@ class Coordinator {
                             Cancellation* cancellation, v1::SyncResponse* response) = 0;
   virtual absl::Status CommitCheckpoint(const v1::CommitCheckpointRequest& request, absl::Duration timeout,
                                         Cancellation* cancellation, v1::Checkpoint* response) = 0;
+  virtual absl::Status Rendezvous(const v1::RendezvousRequest& request, absl::Duration timeout,
+                                  Cancellation* cancellation, v1::RendezvousResponse* response) = 0;
   virtual std::unique_ptr<TelemetryStream> OpenTelemetry() = 0;
 
   virtual bool IsConnected() = 0;
@@ -71,6 +73,10 @@ std::unique_ptr<Coordinator> ConnectCoordinator(const std::string& address);
 
 // "" when the error carries none.
 std::string ErrorReason(const absl::Status& status);
+
+// Whether asking again cannot change the answer: the attempt is fenced, or the request is one that the
+// coordinator will never take.
+bool IsFinal(const absl::Status& status);
 
 }  // namespace strata
 

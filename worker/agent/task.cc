@@ -98,7 +98,9 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
       scratch_(ScratchPaths(environment.options->nvme_paths, key_)),
       written_bytes_(scratch_.size(), 0),
       checkpoint_dir_(absl::StrCat(environment.options->checkpoint_root, "/", key_.job_uid)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      relay_(*environment.coordinator, key_.job_uid, key_.attempt,
+             [this](const v1::RendezvousResponse& news) { TakeNews(news); }) {
   STRATA_CHECK(IsValidJobUid(key_.job_uid));
   {
     MutexLock lock(mu_);
@@ -175,6 +177,10 @@ void Task::Run() {
     changed_.SignalAll();
   }
   v1::TaskReport report = FinalReport(outcome);
+  // Other ranks may be waiting in a collective for this one.
+  relay_.End(absl::StrCat(
+      "its trainer on worker ", env_.options->worker_id, " has ended: ",
+      report.finished() ? "it has finished" : StringOr(report.failure().message(), "it was told to stop")));
   report.set_phase("STOPPED");
   report.set_processes_gone(true);
   report.set_scratch_removed(RemoveScratchWithRetries());
@@ -332,13 +338,33 @@ void Task::Drive(ChildProcess& child, Outcome* outcome) {
   }
 }
 
+void Task::TakeNews(const v1::RendezvousResponse& news) {
+  {
+    MutexLock lock(mu_);
+    news_ = news;
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
 void Task::TakeOutbox() {
   std::deque<v1::CommitResult> results;
+  std::optional<v1::RendezvousResponse> news;
   {
     MutexLock lock(mu_);
     if (outbox_.size() > kMaxFrameBytes) return;
     results.swap(commit_results_);
+    news.swap(news_);
     changed_.SignalAll();
+  }
+  if (news) {
+    v1::AgentMessage message;
+    *message.mutable_rendezvous() = *std::move(news);
+    if (const auto frame = EncodeFrame(message); frame.ok()) {
+      outbox_ += *frame;
+    } else {
+      spdlog::error("task {}: an answer about its groups: {}", key_.ToString(), frame.status().ToString());
+    }
   }
   for (v1::CommitResult& result : results) {
     v1::AgentMessage message;
@@ -483,6 +509,9 @@ void Task::Handle(v1::TrainerMessage message, Outcome* outcome) {
       changed_.SignalAll();
       return;
     }
+    case v1::TrainerMessage::kRendezvous:
+      outcome->error = relay_.Set(message.rendezvous());
+      return;
     case v1::TrainerMessage::kDone:
       outcome->done = std::move(*message.mutable_done());
       // Whatever else was planned: it is leaving by itself, and gets time for it.
@@ -582,28 +611,17 @@ v1::CommitResult Task::Commit(const v1::CommitCheckpointRequest& request) {
       result.set_ok(true);
       return result;
     }
-    switch (status.code()) {
-      // The answer is final: the attempt is fenced, or the checkpoint is one the coordinator will never take.
-      case absl::StatusCode::kFailedPrecondition:
-      case absl::StatusCode::kInvalidArgument:
-      case absl::StatusCode::kNotFound:
-      case absl::StatusCode::kAlreadyExists:
-      case absl::StatusCode::kPermissionDenied:
-      case absl::StatusCode::kUnauthenticated:
-      case absl::StatusCode::kUnimplemented:
-      case absl::StatusCode::kDataLoss:
-        result.set_error(
-            ToValidUtf8(absl::StrCat(ErrorReason(status), ErrorReason(status).empty() ? "" : ": ",
-                                     std::string(status.message()).substr(0, 4096))));
-        spdlog::warn("task {}: checkpoint of step {} refused: {}", key_.ToString(), request.step(),
-                     result.error());
-        return result;
-      default:
-        spdlog::warn("task {}: committing step {}: {}; again in {}", key_.ToString(), request.step(),
-                     status.ToString(), absl::FormatDuration(backoff));
-        if (cancel_commits_.WaitFor(backoff)) break;
-        backoff = std::min(backoff * 2, kCommitMaxBackoff);
+    if (IsFinal(status)) {
+      result.set_error(ToValidUtf8(absl::StrCat(ErrorReason(status), ErrorReason(status).empty() ? "" : ": ",
+                                                std::string(status.message()).substr(0, 4096))));
+      spdlog::warn("task {}: checkpoint of step {} refused: {}", key_.ToString(), request.step(),
+                   result.error());
+      return result;
     }
+    spdlog::warn("task {}: committing step {}: {}; again in {}", key_.ToString(), request.step(),
+                 status.ToString(), absl::FormatDuration(backoff));
+    if (cancel_commits_.WaitFor(backoff)) break;
+    backoff = std::min(backoff * 2, kCommitMaxBackoff);
   }
   result.set_error("the task is being stopped");
   return result;

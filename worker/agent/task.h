@@ -2,10 +2,12 @@
 //
 // A thread of the task drives the trainer process: it prepares the scratch folder and the durable record,
 // spawns, and multiplexes the trainer's channel, stdout, stderr and exit; a second one forwards checkpoint
-// commits, so that a slow coordinator holds up neither logs nor metrics nor a kill.
+// commits, so that a slow coordinator holds up neither logs nor metrics nor a kill; a third one runs once the
+// trainer takes part in a rendezvous (rendezvous_relay.h).
 //
-// The end, in this order: the whole process group is gone; commits are cancelled; scratch is removed; the
-// telemetry of the task is acknowledged or 10 s have passed; the final report is durable; ended() is true.
+// The end, in this order: the whole process group is gone; commits are cancelled; the other ranks are told,
+// for at most 2 s; scratch is removed; the telemetry of the task is acknowledged or 10 s have passed; the
+// final report is durable; ended() is true.
 #ifndef WORKER_AGENT_TASK_H_
 #define WORKER_AGENT_TASK_H_
 
@@ -24,6 +26,7 @@
 #include "worker/agent/coordinator.h"
 #include "worker/agent/options.h"
 #include "worker/agent/process.h"
+#include "worker/agent/rendezvous_relay.h"
 #include "worker/agent/state_dir.h"
 #include "worker/agent/telemetry_buffer.h"
 #include "worker/agent/wear_log.h"
@@ -86,6 +89,7 @@ class Task {
   void Drive(ChildProcess& child, Outcome* outcome);
   void Escalate(const ChildProcess& child, Outcome* outcome);
   int64_t NextDeadline() const;
+  void TakeNews(const v1::RendezvousResponse& news);
   void TakeOutbox();
   void FlushOutbox(const ChildProcess& child);
   // False at end of file or on an error, which goes to outcome->error when it is the trainer's fault.
@@ -121,7 +125,9 @@ class Task {
   std::deque<v1::CommitCheckpointRequest> commits_ ABSL_GUARDED_BY(mu_);
   bool commits_closed_ ABSL_GUARDED_BY(mu_) = false;
   std::deque<v1::CommitResult> commit_results_ ABSL_GUARDED_BY(mu_);
+  std::optional<v1::RendezvousResponse> news_ ABSL_GUARDED_BY(mu_);  // the latest, not in the outbox yet
   Cancellation cancel_commits_;
+  RendezvousRelay relay_;
 
   // Of the driving thread only.
   FrameDecoder decoder_;

@@ -124,6 +124,7 @@ void Trainer::Listen() {
   while (true) {
     v1::AgentMessage message;
     const absl::Status status = channel_.Receive(&message);
+    if (status.ok() && message.has_rendezvous()) rendezvous_.Take(message.rendezvous());
     MutexLock lock(mu_);
     if (!status.ok()) {
       if (ended_) return;

@@ -22,6 +22,7 @@
 #include "proto/strata/v1/trainer.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/data/sampler.h"
+#include "worker/trainer/channel_rendezvous.h"
 #include "worker/trainer/engine.h"
 #include "worker/trainer/schedule.h"
 #include "worker/trainer_channel/trainer_channel.h"
@@ -30,7 +31,9 @@ namespace strata {
 
 class Trainer : private StepSource {
  public:
-  explicit Trainer(TrainerChannel& channel) : channel_(channel) {}
+  explicit Trainer(TrainerChannel& channel)
+      : channel_(channel),
+        rendezvous_([this](const v1::TrainerMessage& message) { return channel_.Send(message); }) {}
   ~Trainer() override;
 
   // Receives the task, runs it to its end and sends TrainerDone. The process's exit code: 0 when the run
@@ -70,6 +73,7 @@ class Trainer : private StepSource {
   bool OnStep(const StepResult& result) override;
 
   TrainerChannel& channel_;
+  ChannelRendezvous rendezvous_;  // where an attempt of several ranks meets; one rank says nothing
   v1::TrainerTask task_;
   std::unique_ptr<Accelerator> accelerator_;  // null: the CPU
   std::unique_ptr<Engine> engine_;

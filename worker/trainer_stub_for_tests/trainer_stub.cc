@@ -11,6 +11,7 @@
 //   ignore_stop=0   1: messages change nothing        ignore_term=0  1: SIGTERM neither
 //   child=0         1: start a process in the same group that sleeps for ever
 //   linger=0        1: stay after the last message
+//   ranks=0         meet so many ranks first, and end when one of them does
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +33,7 @@
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "proto/strata/v1/trainer.pb.h"
+#include "worker/trainer/channel_rendezvous.h"
 #include "worker/trainer_channel/trainer_channel.h"
 
 namespace strata {
@@ -40,7 +43,7 @@ std::map<std::string, int64_t> ParseBehaviour(const std::string& name) {
   std::map<std::string, int64_t> behaviour = {
       {"steps", 5},       {"step_us", 200},   {"commit_every", 0}, {"log_bytes", 0}, {"crash_at", 0},
       {"exit_at", 0},     {"fail_at", 0},     {"garbage_at", 0},   {"hang_at", 0},   {"close_at", 0},
-      {"ignore_stop", 0}, {"ignore_term", 0}, {"child", 0},        {"linger", 0}};
+      {"ignore_stop", 0}, {"ignore_term", 0}, {"child", 0},        {"linger", 0},    {"ranks", 0}};
   for (absl::string_view entry : absl::StrSplit(name, ',', absl::SkipEmpty())) {
     const std::pair<std::string, std::string> pair = absl::StrSplit(entry, absl::MaxSplits('=', 1));
     int64_t value;
@@ -71,7 +74,7 @@ class Stub {
     std::fprintf(stderr, "stub error text \xff\n");
     receiver_ = Thread("receiver", [this] { ReceiveLoop(); });
     SendPhase("LOADING", 0);
-    const bool finished = Train();
+    const bool finished = Meet() && Train();
     v1::TrainerMessage message;
     message.mutable_done()->set_finished(finished);
     if (finished) message.mutable_done()->mutable_result()->set_train_loss(0.5);
@@ -91,6 +94,7 @@ class Stub {
         if (behaviour_["hang_at"] != 0 || behaviour_["close_at"] != 0) SleepForEver();
         _exit(9);  // the agent is gone
       }
+      if (message.has_rendezvous()) rendezvous_.Take(message.rendezvous());
       MutexLock lock(mu_);
       if (message.has_committed()) {
         committed_ = message.committed();
@@ -100,6 +104,24 @@ class Stub {
       }
       changed_.SignalAll();
     }
+  }
+
+  // False when the other ranks did not come, or do not go on.
+  bool Meet() {
+    if (behaviour_["ranks"] == 0) return true;
+    JoinRequest request{.rank = task_.rank(), .size = static_cast<int>(behaviour_["ranks"])};
+    if (request.rank == 0) request.id = "id of rank 0";
+    auto joined = rendezvous_.Join(request);
+    if (!joined.ok()) return Lost(joined.status());
+    membership_ = *std::move(joined);
+    std::printf("met %s\n", membership_->id().c_str());
+    std::fflush(stdout);
+    return true;
+  }
+  bool Lost(const absl::Status& status) {
+    failure_.set_cause(v1::WORKER_LOST);
+    failure_.set_message(std::string(status.message()));
+    return false;
   }
 
   int want() {
@@ -161,6 +183,7 @@ class Stub {
         return false;
       }
       Misbehave(step);
+      if (membership_ != nullptr && !membership_->Check().ok()) return Lost(membership_->Check());
       SendPhase("STEPPING", step);
       v1::TrainerMessage message;
       message.mutable_metrics()->set_step(step);
@@ -190,6 +213,8 @@ class Stub {
   v1::TrainerTask task_;
   std::map<std::string, int64_t> behaviour_;
   v1::Failure failure_;
+  ChannelRendezvous rendezvous_{[this](const v1::TrainerMessage& message) { return channel_.Send(message); }};
+  std::unique_ptr<Membership> membership_;
   Thread receiver_;
   Mutex mu_;
   CondVar changed_;
