@@ -2,6 +2,7 @@
 // by tests/gpu/run_on_device, which reads its lines; each is a JSON object:
 //   {"name": "...", "value": 612.3, "unit": "TFLOP/s", "ms": 0.898}   a median over batches
 //   {"name": "...", "error": "..."}                                    what could not be measured
+//   {"name": "...", "skipped": "..."}                                  what cannot be measured here, and why
 // usage: gpu_bench [--card]   (--card: one object that describes the GPU, and nothing else)
 //   exit 0: all measured, or "SKIPPED: REASON" where there is no GPU; 1: an error among them
 #include <cuda_runtime_api.h>
@@ -11,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "common/float16.h"
 #include "common/random.h"
 #include "common/status.h"
+#include "kernels/attention/launch.h"
 #include "kernels/cublaslt/cublaslt_gemm.h"
 #include "kernels/cublaslt/cublaslt_library.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -80,9 +83,12 @@ class Lender {
   int32_t* Tokens(int64_t n, int64_t vocab) {
     std::vector<int32_t> tokens(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i) tokens[i] = static_cast<int32_t>(i * 7919 % vocab);
-    void* const data = Bytes(n * 4);
+    return Copy(tokens);
+  }
+  int32_t* Copy(const std::vector<int32_t>& values) {
+    void* const data = Bytes(static_cast<int64_t>(values.size()) * 4);
     if (data != nullptr) {
-      Keep(CudaCall(cudaMemcpy(data, tokens.data(), tokens.size() * 4, cudaMemcpyHostToDevice),
+      Keep(CudaCall(cudaMemcpy(data, values.data(), values.size() * 4, cudaMemcpyHostToDevice),
                     "copy to device"));
     }
     return static_cast<int32_t*>(data);
@@ -139,6 +145,10 @@ class Bench {
     std::printf("{\"name\": %s, \"error\": %s}\n", Quoted(name).c_str(),
                 Quoted(std::string(status.message())).c_str());
   }
+  // What a machine without it does not have: no failure.
+  void Skip(const std::string& name, const std::string& reason) {
+    std::printf("{\"name\": %s, \"skipped\": %s}\n", Quoted(name).c_str(), Quoted(reason).c_str());
+  }
   bool failed() const { return failed_; }
 
   // On the stream of `call`, the default one: time of one call, the median of the batches.
@@ -175,37 +185,158 @@ class Bench {
   bool failed_ = false;
 };
 
-// 16 heads of 128, causal: 16 Ki tokens, or one sequence where that is longer.
-void AttentionBenches(Bench& bench, const std::string& who, AttentionBackend& attention, bool backward) {
-  constexpr int64_t kHeads = 16, kDim = 128, kTokens = 16384;
-  constexpr DType kType = DType::kBF16;
-  for (const int64_t seq : {2048, 4096, 8192, 16384, 32768}) {
-    const int64_t batch = std::max<int64_t>(1, kTokens / seq), rows = batch * seq, width = kHeads * kDim;
-    Lender memory;
-    AttentionBackwardArgs g;
-    AttentionArgs& a = g.forward;
-    a = {.batch = batch, .seq = seq, .heads = kHeads, .kv_heads = kHeads, .head_dim = kDim};
+// Causal attention of 16 heads of 128 in bf16.
+constexpr int64_t kHeads = 16, kDim = 128, kWidth = kHeads * kDim;
+constexpr DType kAttentionType = DType::kBF16;
+
+struct AttentionCase {
+  std::string name;
+  std::vector<int32_t> lengths;  // of the sequences
+  int64_t window = 0;            // as in CudnnAttentionShape
+  bool packed = false;           // one after another by their offsets; else all of one length
+
+  int64_t rows() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+  // Of the forward pass; half of each square, less what the window hides.
+  double Flop() const {
+    double pairs = 0;
+    for (const double n : lengths) {
+      const double hidden = window > 0 ? std::max(0.0, n - static_cast<double>(window)) : 0;
+      pairs += (n * n - hidden * hidden) / 2;
+    }
+    return 4.0 * kDim * kHeads * pairs;
+  }
+};
+
+std::vector<AttentionCase> AttentionCases() {
+  std::vector<AttentionCase> cases;
+  const auto add = [&](const std::string& name, const std::vector<int32_t>& lengths, int64_t window,
+                       bool packed) {
+    cases.push_back({name, lengths, window, packed});
+  };
+  // 16 Ki tokens, or one sequence where that is longer.
+  for (const int32_t seq : {2048, 4096, 8192, 16384, 32768}) {
+    add(absl::StrCat("causal d128 bf16 ", seq / 1024, "k"),
+        std::vector<int32_t>(static_cast<size_t>(std::max(1, 16384 / seq)), seq), 0, false);
+  }
+  for (const int32_t seq : {8192, 32768}) {
+    add(absl::StrCat("causal d128 bf16 ", seq / 1024, "k, window 1k"),
+        std::vector<int32_t>(static_cast<size_t>(std::max(1, 16384 / seq)), seq), 1024, false);
+  }
+  // Documents of one length are the problem that a batch of them is: what packing costs.
+  add("causal d128 bf16 2k, packed", std::vector<int32_t>(8, 2048), 0, true);
+  add("causal d128 bf16 mixed, packed", {9000, 257, 4100, 31, 1900, 680, 416}, 0, true);
+  return cases;
+}
+
+// The tensors of a case, and the calls of it for either provider.
+struct AttentionMemory {
+  explicit AttentionMemory(const AttentionCase& c) {
+    const int64_t rows = c.rows();
+    AttentionArgs& a = args.forward;
+    a = {.batch = static_cast<int64_t>(c.lengths.size()),
+         .seq = *std::max_element(c.lengths.begin(), c.lengths.end()),
+         .heads = kHeads,
+         .kv_heads = kHeads,
+         .head_dim = kDim};
     a.scale = 0.08838834764831845;  // 1 / sqrt(128)
-    a.q = memory.Values(rows * width, kType);
-    a.k = memory.Values(rows * width, kType);
-    a.v = memory.Values(rows * width, kType);
-    a.out = memory.Bytes(rows * width * 2);
-    a.lse = memory.Bytes(rows * kHeads * 4);
-    a.ldq = a.ldk = a.ldv = a.ldo = g.lddo = g.lddq = g.lddk = g.lddv = width;
-    a.workspace =
-        memory.Lend(std::max(AttentionForwardWorkspaceBytes(kType, batch, seq, kHeads, kHeads, kDim),
-                             AttentionBackwardWorkspaceBytes(kType, batch, seq, kHeads, kHeads, kDim)));
-    g.dout = memory.Values(rows * width, kType);
-    g.dq = memory.Bytes(rows * width * 2);
-    g.dk = memory.Bytes(rows * width * 2);
-    g.dv = memory.Bytes(rows * width * 2);
-    const double flop = 2.0 * static_cast<double>(batch * kHeads * seq * seq * kDim);  // half of the square
-    const std::string shape = absl::StrCat(who, " causal d128 bf16 ", seq / 1024, "k");
-    bench.Flops(absl::StrCat("attention forward ", shape), flop, memory,
-                [&] { return attention.Forward(nullptr, kType, a); });
-    if (!backward) continue;
-    bench.Flops(absl::StrCat("attention backward ", shape), 2.5 * flop, memory,
-                [&] { return attention.Backward(nullptr, kType, g); });
+    a.q = lender.Values(rows * kWidth, kAttentionType);
+    a.k = lender.Values(rows * kWidth, kAttentionType);
+    a.v = lender.Values(rows * kWidth, kAttentionType);
+    a.out = lender.Bytes(rows * kWidth * 2);
+    a.lse = lender.Bytes(rows * kHeads * 4);
+    a.ldq = a.ldk = a.ldv = a.ldo = args.lddo = args.lddq = args.lddk = args.lddv = kWidth;
+    args.dout = lender.Values(rows * kWidth, kAttentionType);
+    args.dq = lender.Bytes(rows * kWidth * 2);
+    args.dk = lender.Bytes(rows * kWidth * 2);
+    args.dv = lender.Bytes(rows * kWidth * 2);
+  }
+
+  Lender lender;
+  AttentionBackwardArgs args;
+};
+
+attention::BackwardCall OwnCall(const AttentionCase& c, AttentionMemory& memory) {
+  const AttentionBackwardArgs& g = memory.args;
+  const AttentionArgs& a = g.forward;
+  attention::BackwardCall call;
+  attention::ForwardCall& f = call.forward;
+  f.shape = {.batch = static_cast<int32_t>(a.batch),
+             .heads = kHeads,
+             .kv_heads = kHeads,
+             .head_dim = kDim,
+             .seq_q = static_cast<int32_t>(a.seq),
+             .seq_k = static_cast<int32_t>(a.seq),
+             .total_q = static_cast<int32_t>(c.rows()),
+             .total_k = static_cast<int32_t>(c.rows()),
+             .left = c.window > 0 ? static_cast<int32_t>(c.window - 1) : attention::kUnbounded,
+             .right = 0,
+             .scale = static_cast<float>(a.scale)};
+  if (c.packed) {
+    std::vector<int32_t> offsets = {0};
+    for (const int32_t n : c.lengths) offsets.push_back(offsets.back() + n);
+    f.cu_q = f.cu_k = memory.lender.Copy(offsets);
+  }
+  f.q = a.q;
+  f.k = a.k;
+  f.v = a.v;
+  f.out = a.out;
+  f.lse = static_cast<float*>(a.lse);
+  f.ldq = f.ldk = f.ldv = f.ldo = kWidth;
+  call.dout = g.dout;
+  call.delta = static_cast<float*>(memory.lender.Bytes(c.rows() * kHeads * 4));
+  call.dq = g.dq;
+  call.dk = g.dk;
+  call.dv = g.dv;
+  call.lddo = call.lddq = call.lddk = call.lddv = kWidth;
+  return call;
+}
+
+absl::Status Launched(const kx::LaunchStatus& status) {
+  return status.ok() ? absl::OkStatus() : absl::InternalError(status.message);
+}
+
+void OwnAttentionBenches(Bench& bench, const std::string& who, attention::Family family) {
+  for (const AttentionCase& c : AttentionCases()) {
+    AttentionMemory memory(c);
+    const attention::BackwardCall call = OwnCall(c, memory);
+    bench.Flops(absl::StrCat("attention forward ", who, " ", c.name), c.Flop(), memory.lender,
+                [&] { return Launched(attention::Forward(nullptr, family, kAttentionType, call.forward)); });
+    bench.Flops(absl::StrCat("attention backward ", who, " ", c.name), 2.5 * c.Flop(), memory.lender,
+                [&] { return Launched(attention::Backward(nullptr, family, kAttentionType, call)); });
+  }
+}
+
+// Backward in both of its forms; what it asks of the workspace for each.
+void CudnnAttentionBenches(Bench& bench, CudnnAttention& attention) {
+  for (const AttentionCase& c : AttentionCases()) {
+    if (c.packed) {
+      bench.Skip(absl::StrCat("attention cudnn ", c.name), "is not used for packed sequences");
+      continue;
+    }
+    {
+      AttentionMemory memory(c);
+      memory.args.forward.workspace = memory.lender.Lend(AttentionForwardWorkspaceBytes(
+          kAttentionType, memory.args.forward.batch, memory.args.forward.seq, kHeads, kHeads, kDim));
+      bench.Flops(absl::StrCat("attention forward cudnn ", c.name), c.Flop(), memory.lender, [&] {
+        return attention.Forward(nullptr, kAttentionType, memory.args.forward, {.window = c.window});
+      });
+    }
+    for (const bool deterministic : {true, false}) {
+      const std::string name =
+          absl::StrCat("attention backward cudnn ", c.name, deterministic ? ", deterministic" : "");
+      const CudnnAttentionOptions options{.window = c.window, .deterministic = deterministic};
+      AttentionMemory memory(c);
+      const auto bytes = attention.BackwardWorkspaceBytes(kAttentionType, memory.args, options);
+      if (absl::IsUnimplemented(bytes.status())) {
+        bench.Skip(name, std::string(bytes.status().message()));
+      } else if (!bytes.ok()) {
+        bench.Fail(name, bytes.status());
+      } else {
+        memory.args.forward.workspace = memory.lender.Lend(*bytes);
+        bench.Flops(name, 2.5 * c.Flop(), memory.lender,
+                    [&] { return attention.Backward(nullptr, kAttentionType, memory.args, options); });
+      }
+    }
   }
 }
 
@@ -366,21 +497,15 @@ void StateBenches(Bench& bench) {
 absl::Status Run(const Gpu& gpu, Bench& bench) {
   STRATA_ASSIGN_OR_RETURN(CublasLtApi* const cublaslt, LoadCublasLt());
   STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<CublasLtGemm> gemm, CublasLtGemm::Create(*cublaslt));
-  std::vector<AttentionProvider> own = {AttentionProvider::kFa2};
-  if (gpu.arch == 90) own.insert(own.begin(), AttentionProvider::kFa3);
-  for (const AttentionProvider provider : own) {
-    CudaAttention attention(gpu.arch, {.forced = provider});
-    AttentionBenches(bench, Name(provider), attention, /*backward=*/true);
-  }
+  if (gpu.arch == 90) OwnAttentionBenches(bench, "fa3", attention::Family::kFa3);
+  OwnAttentionBenches(bench, "fa2", attention::Family::kFa2);
   // Beside them, where it is.
   if (const auto library = LoadCudnn(); !library.ok()) {
-    bench.Fail("attention forward cudnn", library.status());
+    bench.Skip("attention cudnn", std::string(library.status().message()));
   } else if (const auto cudnn = CudnnAttention::Create(**library); !cudnn.ok()) {
-    bench.Fail("attention forward cudnn", cudnn.status());
+    bench.Fail("attention cudnn", cudnn.status());
   } else {
-    CudaAttention attention(gpu.arch, {.forced = AttentionProvider::kCudnn, .cudnn_why_not = ""},
-                            cudnn->get());
-    AttentionBenches(bench, "cudnn", attention, /*backward=*/false);
+    CudnnAttentionBenches(bench, **cudnn);
   }
   GemmBenches(bench, *gemm);
   CudaAttention attention(gpu.arch, {});

@@ -16,14 +16,15 @@ struct CudnnDescriptor;  // a cudnnBackendDescriptor_t is a CudnnDescriptor*
 namespace cudnn {
 
 inline constexpr int kSuccess = 0, kNotInitialized = 1001, kBadParameter = 2000;
-inline constexpr int kNotSupported = 3000;         // 3000 .. 3999: reasons of it
-inline constexpr int kPrerequisiteMissing = 3008;  // among them: no driver to build the kernel with
+inline constexpr int kNotSupported = 3000;  // 3000 .. 3999: reasons of it
 inline constexpr int kNotSupportedEnd = 4000;
+// In the words of an engine that had no driver to build its kernel with.
+inline constexpr char kNoDriver[] = "CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING";
 // cudnnBackendDescriptorType_t
-inline constexpr int kPointwise = 0, kEngine = 2, kEngineConfig = 3, kEngineHeuristics = 4,
-                     kExecutionPlan = 5, kOperationPointwise = 13, kOperationGraph = 15, kVariantPack = 16,
-                     kTensor = 17, kMatmul = 18, kOperationMatmul = 19, kReduction = 21,
-                     kOperationReduction = 22, kDeviceProperties = 38;
+inline constexpr int kPointwise = 0, kEngineConfig = 3, kEngineHeuristics = 4, kExecutionPlan = 5,
+                     kOperationPointwise = 13, kOperationGraph = 15, kVariantPack = 16, kTensor = 17,
+                     kMatmul = 18, kOperationMatmul = 19, kReduction = 21, kOperationReduction = 22,
+                     kOperationReshape = 31, kDeviceProperties = 38;
 // cudnnBackendAttributeType_t
 inline constexpr int kTypeHandle = 0, kTypeDataType = 1, kTypeBoolean = 2, kTypeInt64 = 3,
                      kTypeVoidPointer = 6, kTypeHeuristicsMode = 8, kTypePointwiseMode = 14,
@@ -31,22 +32,21 @@ inline constexpr int kTypeHandle = 0, kTypeDataType = 1, kTypeBoolean = 2, kType
 // cudnnBackendAttributeName_t
 inline constexpr int kPointwiseMode = 0, kPointwiseMathPrecision = 1, kPointwiseAxis = 9,
                      kHeuristicsMode = 200, kHeuristicsGraph = 201, kHeuristicsResults = 202,
-                     kHeuristicsDevice = 204, kEngineConfigEngine = 300, kPlanEngineConfig = 401,
-                     kPlanWorkspaceBytes = 402, kPlanDevice = 407, kOpPointwiseDescriptor = 750,
-                     kOpPointwiseX = 751, kOpPointwiseB = 752, kOpPointwiseY = 753, kOpPointwiseT = 758,
-                     kGraphOperations = 801, kGraphEngineCount = 802, kTensorAlignment = 900,
-                     kTensorDataType = 901, kTensorDimensions = 902, kTensorStrides = 903, kTensorId = 906,
-                     kTensorIsVirtual = 907, kTensorIsByValue = 908, kPackIds = 1000, kPackPointers = 1001,
-                     kPackWorkspace = 1003, kEngineGraph = 1300, kEngineIndex = 1301, kEngineDevice = 1307,
-                     kMatmulComputeType = 1500, kOpMatmulA = 1520, kOpMatmulB = 1521, kOpMatmulC = 1522,
-                     kOpMatmulDescriptor = 1523, kReductionOperator = 1600, kReductionComputeType = 1601,
-                     kOpReductionX = 1610, kOpReductionY = 1611, kOpReductionDescriptor = 1612,
-                     kDeviceHandle = 2701, kDeviceJson = 2702;
+                     kHeuristicsDevice = 204, kPlanEngineConfig = 401, kPlanWorkspaceBytes = 402,
+                     kPlanDevice = 407, kOpPointwiseDescriptor = 750, kOpPointwiseX = 751,
+                     kOpPointwiseB = 752, kOpPointwiseY = 753, kOpPointwiseT = 758, kGraphOperations = 801,
+                     kTensorAlignment = 900, kTensorDataType = 901, kTensorDimensions = 902,
+                     kTensorStrides = 903, kTensorId = 906, kTensorIsVirtual = 907, kTensorIsByValue = 908,
+                     kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003, kMatmulComputeType = 1500,
+                     kOpMatmulA = 1520, kOpMatmulB = 1521, kOpMatmulC = 1522, kOpMatmulDescriptor = 1523,
+                     kReductionOperator = 1600, kReductionComputeType = 1601, kOpReductionX = 1610,
+                     kOpReductionY = 1611, kOpReductionDescriptor = 1612, kOpReshapeX = 2200,
+                     kOpReshapeY = 2201, kDeviceHandle = 2701, kDeviceJson = 2702;
 // cudnnDataType_t
 inline constexpr int kFloat = 0, kHalf = 2, kInt32 = 4, kBFloat16 = 9, kBoolean = 11;
 // cudnnPointwiseMode_t
-inline constexpr int kAdd = 0, kMul = 1, kDiv = 6, kSub = 9, kExp = 13, kLog = 15, kCompareGe = 303,
-                     kGenerateIndex = 501, kBinarySelect = 601;
+inline constexpr int kAdd = 0, kMul = 1, kDiv = 6, kSub = 9, kExp = 13, kLog = 15, kIdentity = 21,
+                     kCompareGt = 302, kCompareGe = 303, kGenerateIndex = 501, kBinarySelect = 601;
 // cudnnReduceTensorOp_t
 inline constexpr int kReduceAdd = 0, kReduceMax = 3;
 // cudnnBackendHeurMode_t

@@ -1,39 +1,37 @@
-// Attention's forward pass by cuDNN: the second provider, beside the kernels of this project. The backward
-// pass is not here: the dispatch (kernels/dispatch) leaves it to them.
-//
-// The operation is a graph of cuDNN's backend: S = scale * Q K^T, causal mask, softmax with its statistics, O
-// = P V. An engine that recognises the pattern runs it as one kernel and never writes S to memory.
+// Attention by cuDNN, forward and backward: the second provider, beside the kernels of this project. The
+// graphs are in attention_graph.h.
 #ifndef KERNELS_CUDNN_CUDNN_ATTENTION_H_
 #define KERNELS_CUDNN_CUDNN_ATTENTION_H_
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
+#include "kernels/cudnn/attention_graph.h"
 #include "kernels/cudnn/cudnn_api.h"
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
 
 namespace strata {
 
-// What a plan depends on. Strides as in AttentionArgs.
-struct CudnnAttentionShape {
-  DType dtype = DType::kBF16;
-  int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t ldq = 0, ldk = 0, ldv = 0, ldo = 0;
-
-  auto operator<=>(const CudnnAttentionShape&) const = default;
-};
-
-// Asks the engines without a GPU: OK when one takes the graph on a device of compute capability `arch`
-// (10 * major + minor; hand-written properties of an A100 or an H200), kUnimplemented when none does. Without
-// a driver an engine stops where it would build its kernel, after it has accepted the graph: limits that it
-// looks at later (head dimensions) are not seen.
+// Asks the library without a GPU: OK when an engine takes the graph on a device of compute capability `arch`
+// (10 * major + minor; hand-written properties of an A100 or an H200), kUnimplemented with the library's
+// reason when none does. An engine accepts a graph when it has built its kernel, for which it loads the
+// driver's libcuda.so.1; the toolkit's stub of that will do. Without either it stops there, after it has
+// known the graph by its pattern: the answer is then OK, and limits that it looks at later (head dimensions)
+// are not seen.
 absl::Status CheckCudnnSupport(CudnnApi& cudnn, int arch, const CudnnAttentionShape& shape);
+
+// What AttentionArgs do not say; as in CudnnAttentionShape.
+struct CudnnAttentionOptions {
+  int64_t window = 0;
+  bool deterministic = true;
+};
 
 class CudnnAttention {
  public:
@@ -41,15 +39,28 @@ class CudnnAttention {
   static absl::StatusOr<std::unique_ptr<CudnnAttention>> Create(CudnnApi& cudnn);
   ~CudnnAttention();
 
-  // As Ops::AttentionForward, `dtype` kBF16 or kF16. The first call of a shape builds its plan (up to
-  // seconds). kUnimplemented: no engine takes it within the workspace; kInternal: the library failed.
-  // Threads: any; one call at a time runs.
-  absl::Status Forward(Stream* stream, DType dtype, const AttentionArgs& args) ABSL_LOCKS_EXCLUDED(mu_);
+  // As Ops::AttentionForward and AttentionBackward, `dtype` kBF16 or kF16. The first call of a shape builds
+  // its plan (up to seconds). kUnimplemented: no engine takes it within the workspace; kInternal: the library
+  // failed. Threads: any; one call at a time runs.
+  absl::Status Forward(Stream* stream, DType dtype, const AttentionArgs& args,
+                       const CudnnAttentionOptions& options = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status Backward(Stream* stream, DType dtype, const AttentionBackwardArgs& args,
+                        const CudnnAttentionOptions& options = {}) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // What Backward asks of args.forward.workspace, which is not looked at; builds the plan.
+  absl::StatusOr<int64_t> BackwardWorkspaceBytes(DType dtype, const AttentionBackwardArgs& args,
+                                                 const CudnnAttentionOptions& options = {})
+      ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Plan;
+  using Bindings = std::vector<std::pair<int64_t, const void*>>;
+
   CudnnAttention(CudnnApi& cudnn, CudnnHandle* handle);
   absl::StatusOr<const Plan*> PlanOf(const CudnnAttentionShape& shape) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Scalars and the scratch, which comes first in the workspace, are added to what is bound.
+  absl::Status Run(Stream* stream, const CudnnAttentionShape& shape, const AttentionArgs& args,
+                   Bindings bound) ABSL_LOCKS_EXCLUDED(mu_);
 
   CudnnApi& cudnn_;
   CudnnHandle* const handle_;

@@ -92,18 +92,25 @@ float Round(int type, float value) {
   return value;
 }
 
+int64_t Offset(const Desc& tensor, const std::array<int64_t, 4>& index) {
+  const auto strides = tensor.Many<int64_t>(kTensorStrides);
+  int64_t at = 0;
+  for (size_t d = 0; d < 4; ++d) at += index[d] * strides[d];
+  return at;
+}
+
 // The bound memory of a tensor, by its strides.
 void Transfer(const Desc& tensor, void* memory, Values& values, bool load) {
   const int type = tensor.One<int>(kTensorDataType);
-  const auto strides = tensor.Many<int64_t>(kTensorStrides);
   for (int64_t i = 0; i < values.size(); ++i) {
-    const auto index = values.IndexOf(i);
-    int64_t at = 0;
-    for (int d = 0; d < 4; ++d) at += index[d] * strides[d];
+    const int64_t at = Offset(tensor, values.IndexOf(i));
     float& value = values.data[static_cast<size_t>(i)];
     if (type == kBFloat16) {
       auto& stored = static_cast<BFloat16*>(memory)[at];
       load ? void(value = ToFloat(stored)) : void(stored = ToBFloat16(value));
+    } else if (type == kInt32) {
+      auto& stored = static_cast<int32_t*>(memory)[at];
+      load ? void(value = static_cast<float>(stored)) : void(stored = static_cast<int32_t>(value));
     } else if (type == kHalf) {
       auto& stored = static_cast<Float16*>(memory)[at];
       load ? void(value = ToFloat(stored)) : void(stored = ToFloat16(value));
@@ -128,6 +135,10 @@ float Apply(int mode, float x, float b, float t) {
       return std::exp(x);
     case kLog:
       return std::log(x);
+    case kIdentity:
+      return x;
+    case kCompareGt:
+      return x > b ? 1 : 0;
     case kCompareGe:
       return x >= b ? 1 : 0;
     case kBinarySelect:
@@ -150,6 +161,8 @@ class Interpreter {
       case kOperationReduction:
         return Reduce(operation.Child(kOpReductionDescriptor)->One<int>(kReductionOperator),
                       *operation.Child(kOpReductionX), *operation.Child(kOpReductionY));
+      case kOperationReshape:
+        return Reshape(*operation.Child(kOpReshapeX), *operation.Child(kOpReshapeY));
       case kOperationPointwise:
         return Pointwise(operation);
       default:
@@ -194,18 +207,36 @@ class Interpreter {
     }
     return Put(c_desc, std::move(c));
   }
+  // Every dimension is kept or cut into as many groups of neighbours as y has there.
   bool Reduce(int op, const Desc& x_desc, const Desc& y_desc) {
     Values* const x = Get(x_desc);
     Values y = Values::Like(y_desc);
-    if (x == nullptr || y.dims[3] != 1) return false;
+    if (x == nullptr) return false;
+    std::fill(y.data.begin(), y.data.end(), op == kReduceMax ? -std::numeric_limits<float>::infinity() : 0);
+    for (size_t d = 0; d < 4; ++d) {
+      if (x->dims[d] % y.dims[d] != 0) return false;
+    }
+    for (int64_t i = 0; i < x->size(); ++i) {
+      auto index = x->IndexOf(i);
+      for (size_t d = 0; d < 4; ++d) index[d] /= x->dims[d] / y.dims[d];
+      float& result = y.At(index, y.dims[1]);
+      const float value = x->data[static_cast<size_t>(i)];
+      result = op == kReduceMax ? std::max(result, value) : result + value;
+    }
+    return Put(y_desc, std::move(y));
+  }
+  // The same places of memory under other dimensions.
+  bool Reshape(const Desc& x_desc, const Desc& y_desc) {
+    Values* const x = Get(x_desc);
+    if (x == nullptr) return false;
+    Values y = Values::Like(y_desc);
+    std::map<int64_t, float> memory;
+    for (int64_t i = 0; i < x->size(); ++i)
+      memory[Offset(x_desc, x->IndexOf(i))] = x->data[static_cast<size_t>(i)];
     for (int64_t i = 0; i < y.size(); ++i) {
-      auto index = y.IndexOf(i);
-      float result = op == kReduceMax ? -std::numeric_limits<float>::infinity() : 0;
-      for (index[3] = 0; index[3] < x->dims[3]; ++index[3]) {
-        const float value = x->At(index, x->dims[1]);
-        result = op == kReduceMax ? std::max(result, value) : result + value;
-      }
-      y.data[static_cast<size_t>(i)] = result;
+      const auto found = memory.find(Offset(y_desc, y.IndexOf(i)));
+      if (found == memory.end()) return false;
+      y.data[static_cast<size_t>(i)] = found->second;
     }
     return Put(y_desc, std::move(y));
   }
@@ -257,7 +288,12 @@ int FakeCudnn::SetStream(CudnnHandle*, void* used) {
   return kSuccess;
 }
 
-void FakeCudnn::GetLastErrorString(char* text, size_t bytes) { std::snprintf(text, bytes, "a reason"); }
+void FakeCudnn::GetLastErrorString(char* text, size_t bytes) {
+  std::snprintf(text, bytes, "%s",
+                !driver     ? (std::string(kNoDriver) + "; Reason: no libcuda\n").c_str()
+                : supported ? "a reason"
+                            : "Warning: a code; Reason: d > 64\nReason: another\n");
+}
 
 int FakeCudnn::CreateDescriptor(int type, CudnnDescriptor** descriptor) {
   if (Fails()) return kBadParameter;
@@ -294,29 +330,24 @@ int FakeCudnn::GetAttribute(CudnnDescriptor* descriptor, int attribute, int, int
   *count = 1;
   if (attribute == kHeuristicsResults) {
     if (requested == 0) {
-      *count = supported ? 1 : 0;
+      *count = engines;
+    } else if (!supported || !driver) {
+      *count = 0;
     } else {
       // The caller's own descriptors are filled in.
       Desc& config = Of(static_cast<CudnnDescriptor**>(values)[0]);
       config.finalized = true;
-      const Desc* const graph = desc.Child(kHeuristicsGraph);
-      config.attributes[kEngineGraph].resize(sizeof(graph));
-      std::memcpy(config.attributes[kEngineGraph].data(), &graph, sizeof(graph));
+      config.attributes[kHeuristicsGraph] = desc.attributes[kHeuristicsGraph];
     }
     return kSuccess;
   }
-  const int64_t answer = attribute == kGraphEngineCount ? engines : workspace_bytes;
-  std::memcpy(values, &answer, sizeof(answer));
+  std::memcpy(values, &workspace_bytes, sizeof(workspace_bytes));
   return kSuccess;
 }
 
 int FakeCudnn::Finalize(CudnnDescriptor* descriptor) {
   if (Fails()) return kBadParameter;
   Desc& desc = Of(descriptor);
-  if (desc.type == kEngineConfig) {
-    const bool last = desc.Child(kEngineConfigEngine)->One<int64_t>(kEngineIndex) == engines - 1;
-    return supported && last ? kPrerequisiteMissing : kNotSupported;
-  }
   if (desc.type == kExecutionPlan) ++plans;
   desc.finalized = true;
   return kSuccess;
@@ -331,7 +362,7 @@ int FakeCudnn::Execute(CudnnHandle*, CudnnDescriptor* plan, CudnnDescriptor* var
   std::map<int64_t, void*> bound;
   for (size_t i = 0; i < ids.size(); ++i) bound[ids[i]] = pointers[i];
   Interpreter interpreter(std::move(bound));
-  const Desc& graph = *Of(plan).Child(kPlanEngineConfig)->Child(kEngineGraph);
+  const Desc& graph = *Of(plan).Child(kPlanEngineConfig)->Child(kHeuristicsGraph);
   for (const Desc* operation : graph.Many<const Desc*>(kGraphOperations)) {
     if (!interpreter.Run(*operation)) return kBadParameter;
   }

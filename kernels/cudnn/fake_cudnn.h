@@ -14,8 +14,10 @@ namespace strata {
 
 class FakeCudnn : public CudnnApi {
  public:
-  int engines = 3;                 // each graph has these; the last one takes it ...
-  bool supported = true;           // ... or none does
+  int engines = 3;        // are proposed for each graph; the last one takes it ...
+  bool supported = true;  // ... or none does
+  bool driver = true;     // else none can build its kernel
+  size_t version = 91900;
   int64_t workspace_bytes = 1024;  // of every plan
   int64_t fail_call = -1;          // this call, counted from 0, fails
   bool started = true;             // else Create fails, as without a driver
@@ -25,7 +27,7 @@ class FakeCudnn : public CudnnApi {
   int64_t plans = 0;    // that were built
   void* stream = nullptr;
 
-  size_t GetVersion() override { return 91900; }
+  size_t GetVersion() override { return version; }
   int Create(CudnnHandle** handle) override;
   int Destroy(CudnnHandle* handle) override;
   int SetStream(CudnnHandle* handle, void* stream) override;

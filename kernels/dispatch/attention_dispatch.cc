@@ -10,7 +10,11 @@ namespace {
 
 constexpr int kHopper = 90;
 constexpr int kFa2DimMaxForward = 256, kFa2DimMaxBackward = 128;
-constexpr int kCudnnDimMax = 128;
+
+// As its engines said when asked without a GPU (cudnn_attention_test, 9.19).
+int CudnnDimMax(const AttentionProblem& problem) {
+  return problem.backward && problem.arch != kHopper ? 128 : 256;
+}
 
 std::string Capability(int arch) { return absl::StrCat(arch / 10, ".", arch % 10); }
 
@@ -65,10 +69,10 @@ std::string WhyNot(AttentionProvider provider, const AttentionProblem& problem,
       return dim <= most ? "" : absl::StrCat("takes a head dim of at most ", most);
     }
     case AttentionProvider::kCudnn:
-      if (problem.backward) return "is used for the forward pass only";
       if (problem.arch < 80) return "needs compute capability 8.0";
       if (problem.packed) return "is not used for packed sequences";
-      return dim <= kCudnnDimMax ? "" : absl::StrCat("takes a head dim of at most ", kCudnnDimMax);
+      return dim <= CudnnDimMax(problem) ? ""
+                                         : absl::StrCat("takes a head dim of at most ", CudnnDimMax(problem));
   }
   return "is not known";
 }

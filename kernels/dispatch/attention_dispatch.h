@@ -22,7 +22,7 @@ namespace strata {
 enum class AttentionProvider : uint8_t {
   kFa3,    // kernels/attention for sm_90a: TMA, wgmma, warp specialisation
   kFa2,    // kernels/attention for sm_80 and later: mma.sync, cp.async
-  kCudnn,  // cuDNN's fused attention, forward
+  kCudnn,  // cuDNN's fused attention
 };
 inline constexpr AttentionProvider kAttentionProviders[] = {  // in the order of preference
     AttentionProvider::kFa3, AttentionProvider::kFa2, AttentionProvider::kCudnn};

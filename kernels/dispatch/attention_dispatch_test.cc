@@ -18,16 +18,17 @@ struct Row {
 
 // Pinned: a change here is a change of what every job runs.
 constexpr Row kTable[] = {
-    {80, DType::kBF16, 64, "fa2", "fa2"},  {80, DType::kBF16, 128, "fa2", "fa2"},
-    {80, DType::kF16, 96, "fa2", "fa2"},   {80, DType::kBF16, 256, "fa2", ""},
-    {86, DType::kBF16, 128, "fa2", "fa2"}, {89, DType::kF16, 128, "fa2", "fa2"},
-    {90, DType::kBF16, 64, "fa3", "fa3"},  {90, DType::kBF16, 96, "fa3", "fa3"},
-    {90, DType::kBF16, 128, "fa3", "fa3"}, {90, DType::kF16, 128, "fa3", "fa3"},
-    {90, DType::kBF16, 256, "fa3", ""},    {90, DType::kBF16, 80, "fa2", "fa2"},
-    {90, DType::kBF16, 32, "fa2", "fa2"},  {90, DType::kBF16, 160, "fa2", ""},
-    {90, DType::kBF16, 60, "", ""},        {90, DType::kF32, 128, "", ""},
-    {75, DType::kF16, 128, "", ""},        {100, DType::kBF16, 128, "cudnn", ""},
-    {100, DType::kBF16, 256, "", ""},      {120, DType::kF16, 64, "cudnn", ""},
+    {80, DType::kBF16, 64, "fa2", "fa2"},     {80, DType::kBF16, 128, "fa2", "fa2"},
+    {80, DType::kF16, 96, "fa2", "fa2"},      {80, DType::kBF16, 256, "fa2", ""},
+    {86, DType::kBF16, 128, "fa2", "fa2"},    {89, DType::kF16, 128, "fa2", "fa2"},
+    {90, DType::kBF16, 64, "fa3", "fa3"},     {90, DType::kBF16, 96, "fa3", "fa3"},
+    {90, DType::kBF16, 128, "fa3", "fa3"},    {90, DType::kF16, 128, "fa3", "fa3"},
+    {90, DType::kBF16, 256, "fa3", "cudnn"},  {90, DType::kBF16, 80, "fa2", "fa2"},
+    {90, DType::kBF16, 32, "fa2", "fa2"},     {90, DType::kBF16, 160, "fa2", "cudnn"},
+    {90, DType::kBF16, 60, "", ""},           {90, DType::kF32, 128, "", ""},
+    {75, DType::kF16, 128, "", ""},           {100, DType::kBF16, 128, "cudnn", "cudnn"},
+    {100, DType::kBF16, 256, "cudnn", ""},    {100, DType::kBF16, 264, "", ""},
+    {120, DType::kF16, 64, "cudnn", "cudnn"},
 };
 
 AttentionProblem ProblemOf(const Row& row, bool backward) {
@@ -52,6 +53,42 @@ TEST(AttentionDispatchTest, TheTableOfChoices) {
         for (const AttentionProvider provider : kAttentionProviders)
           EXPECT_THAT(chosen.status().message(), HasSubstr(absl::StrCat(Name(provider), ": ")));
       }
+    }
+  }
+}
+
+// What cuDNN does when it is forced: "" for each pass that it takes, or the reason of the refusal.
+constexpr Row kForcedCudnn[] = {
+    {75, DType::kBF16, 128, "needs compute capability 8.0", "needs compute capability 8.0"},
+    {80, DType::kBF16, 64, "", ""},
+    {80, DType::kF16, 128, "", ""},
+    {80, DType::kBF16, 136, "", "head dim of at most 128"},
+    {80, DType::kBF16, 256, "", "head dim of at most 128"},
+    {89, DType::kBF16, 96, "", ""},
+    {90, DType::kBF16, 128, "", ""},
+    {90, DType::kF16, 256, "", ""},
+    {90, DType::kF16, 264, "head dim of at most 256", "head dim of at most 256"},
+    {90, DType::kF16, 100, "head dim 100 is no multiple of 8", "head dim 100 is no multiple of 8"},
+    {90, DType::kF32, 128, "takes bf16 and f16, not f32", "takes bf16 and f16, not f32"},
+    {100, DType::kBF16, 128, "", ""},
+    {100, DType::kBF16, 256, "", "head dim of at most 128"},
+};
+
+TEST(AttentionDispatchTest, TheTableOfCudnnForced) {
+  AttentionDispatch dispatch({.forced = AttentionProvider::kCudnn, .cudnn_why_not = ""});
+  for (const Row& row : kForcedCudnn) {
+    for (const bool backward : {false, true}) {
+      const AttentionProblem problem = ProblemOf(row, backward);
+      const std::string reason = backward ? row.backward : row.forward;
+      const auto chosen = dispatch.Choose(problem);
+      if (reason.empty()) {
+        EXPECT_TRUE(chosen.ok() && *chosen == AttentionProvider::kCudnn)
+            << ToText(problem) << chosen.status();
+        continue;
+      }
+      EXPECT_EQ(chosen.status().code(), absl::StatusCode::kFailedPrecondition) << ToText(problem);
+      EXPECT_THAT(chosen.status().message(), HasSubstr("the provider cudnn is forced and cannot: cudnn: "));
+      EXPECT_THAT(chosen.status().message(), HasSubstr(reason));
     }
   }
 }

@@ -71,6 +71,8 @@ absl::Status CudaAttention::Backward(Stream* stream, DType compute, const Attent
   const AttentionArgs& forward = args.forward;
   STRATA_ASSIGN_OR_RETURN(const AttentionProvider provider,
                           dispatch_.Choose(ProblemOf(arch_, compute, forward, /*backward=*/true)));
+  // Its deterministic form, as Ops promises: the workspace it asks for can be more than a plan has.
+  if (provider == AttentionProvider::kCudnn) return cudnn_->Backward(stream, compute, args);
   attention::BackwardCall call;
   STRATA_ASSIGN_OR_RETURN(call.forward, CallOf(forward));
   const int64_t delta_bytes =

@@ -20,6 +20,9 @@ class Accelerator {
 
   virtual std::string description() const = 0;
   virtual int64_t memory_bytes() const = 0;  // all it has, free or not
+  // What this machine has of GPUDirect Storage, in words: what is missing and the remedy, or its versions.
+  // Nothing of it stays open.
+  virtual std::string gpudirect() = 0;
   // As CreateCudaDevice (cuda_device.h).
   virtual absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) = 0;

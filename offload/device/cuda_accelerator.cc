@@ -4,17 +4,22 @@
 #include <utility>
 
 #include "common/status.h"
+#include "offload/device/gpudirect.h"
 
 namespace strata {
 namespace {
 
 class CudaAccelerator : public Accelerator {
  public:
-  CudaAccelerator(CudaApi& cuda, CudaMath math, const CudaDeviceInfo& info)
-      : cuda_(cuda), math_(std::move(math)), info_(info) {}
+  CudaAccelerator(CudaApi& cuda, CudaMath math, CufileLoader cufile, const CudaDeviceInfo& info)
+      : cuda_(cuda), math_(std::move(math)), cufile_(std::move(cufile)), info_(info) {}
 
   std::string description() const override { return info_.name; }
   int64_t memory_bytes() const override { return info_.memory_bytes; }
+  std::string gpudirect() override {
+    const auto cufile = cufile_();
+    return cufile.ok() ? DescribeGpuDirect(**cufile) : std::string(cufile.status().message());
+  }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     return CreateCudaDevice(cuda_, budget_bytes, math_.states);
   }
@@ -23,12 +28,14 @@ class CudaAccelerator : public Accelerator {
  private:
   CudaApi& cuda_;
   const CudaMath math_;
+  const CufileLoader cufile_;
   const CudaDeviceInfo info_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda, CudaMath math) {
+absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda, CudaMath math,
+                                                                   CufileLoader cufile) {
   const auto text = [&](int error) {
     return absl::StrCat(cuda.GetErrorString(error), " (CUDA error ", error, ")");
   };
@@ -53,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda
                                                       info.major, ".", info.minor,
                                                       ", there are kernels for 8.x and 9.0"));
   }
-  return std::make_unique<CudaAccelerator>(cuda, std::move(math), info);
+  return std::make_unique<CudaAccelerator>(cuda, std::move(math), std::move(cufile), info);
 }
 
 }  // namespace strata

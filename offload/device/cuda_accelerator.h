@@ -10,6 +10,7 @@
 #include "offload/device/accelerator.h"
 #include "offload/device/cuda_api.h"
 #include "offload/device/cuda_device.h"
+#include "offload/device/cufile_api.h"
 
 namespace strata {
 
@@ -18,8 +19,12 @@ struct CudaMath {
   CudaStateMath states;
 };
 
+// Where GPUDirect Storage's library is looked for, once somebody asks: LoadCufile (cufile_library.h).
+using CufileLoader = std::function<absl::StatusOr<CufileApi*>()>;
+
 // `cuda` outlives it. kFailedPrecondition, with the reason, when there is no GPU.
-absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda, CudaMath math);
+absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda, CudaMath math,
+                                                                   CufileLoader cufile);
 
 }  // namespace strata
 

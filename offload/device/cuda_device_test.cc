@@ -8,6 +8,7 @@
 #include "kernels/optimizer/cpu_state_ops.h"
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
+#include "offload/device/fake_cufile.h"
 #include "offload/exec/cause.h"
 
 namespace strata {
@@ -167,17 +168,33 @@ TEST_F(CudaDeviceTest, EveryCallThatFailsIsReportedAndNothingLeaksWhenTheContext
   EXPECT_GT(nth, 8);
 }
 
+absl::StatusOr<CufileApi*> NoCufile() { return absl::FailedPreconditionError("no cuFile here"); }
+
 TEST(CudaAcceleratorTest, SaysWhyThereIsNone) {
   FakeCuda none({.devices = 0});
-  EXPECT_THAT(CreateCudaAccelerator(none, {}).status().message(), HasSubstr("no CUDA-capable device"));
+  EXPECT_THAT(CreateCudaAccelerator(none, {}, NoCufile).status().message(),
+              HasSubstr("no CUDA-capable device"));
   FakeCuda old;
   old.FailCall(0, kCudaInsufficientDriver);
-  const absl::Status status = CreateCudaAccelerator(old, {}).status();
+  const absl::Status status = CreateCudaAccelerator(old, {}, NoCufile).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("CUDA error 35"));
   EXPECT_THAT(status.message(), HasSubstr("install the NVIDIA driver"));
   FakeCuda good;
-  EXPECT_EQ((*CreateCudaAccelerator(good, {}))->description(), "Fake GPU");
+  EXPECT_EQ((*CreateCudaAccelerator(good, {}, NoCufile))->description(), "Fake GPU");
+}
+
+TEST(CudaAcceleratorTest, GpuDirectIsLookedForWhenAskedFor) {
+  FakeCuda cuda;
+  FakeCufile cufile;
+  int loads = 0;
+  const auto accelerator = *CreateCudaAccelerator(cuda, {}, [&]() -> absl::StatusOr<CufileApi*> {
+    if (++loads == 2) return NoCufile();
+    return &cufile;
+  });
+  EXPECT_EQ(loads, 0);
+  EXPECT_EQ(accelerator->gpudirect(), "nvidia-fs 2.19 could carry it");
+  EXPECT_EQ(accelerator->gpudirect(), "no cuFile here");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "common/status.h"
 #include "offload/device/cuda_accelerator.h"
+#include "offload/device/cufile_library.h"
 
 namespace strata {
 namespace {
@@ -47,8 +48,10 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenCudaPlugin(const std::string& f
   }
   STRATA_ASSIGN_OR_RETURN(
       auto accelerator,
-      CreateCudaAccelerator(table->api(), {.make_ops = table->make_ops,
-                                           .states = {table->state_scratch_bytes(), table->make_state_ops}}));
+      CreateCudaAccelerator(
+          table->api(),
+          {.make_ops = table->make_ops, .states = {table->state_scratch_bytes(), table->make_state_ops}},
+          [] { return LoadCufile(); }));
   if (const absl::Status ready = table->ready(); !ready.ok()) return NoGpu(std::string(ready.message()));
   if (log != nullptr) table->set_log(log);
   return accelerator;

@@ -27,6 +27,15 @@ void AddDevice(const DeviceReport& device, Ladder& ladder) {
                     device.why_not_registered});
 }
 
+void AddGpuDirect(const DeviceReport& device, Ladder& ladder) {
+  ladder.push_back({Feature::kGpuDirect, "host arena",
+                    device.gpu.empty()
+                        ? "there is no GPU"
+                        : absl::StrCat("plans read and write NVMe from host memory, where each version's "
+                                       "checksum is computed; this machine: ",
+                                       device.gpudirect)});
+}
+
 }  // namespace
 
 const char* FeatureName(Feature feature) {
@@ -45,6 +54,8 @@ const char* FeatureName(Feature feature) {
       return "gpu";
     case Feature::kCudaHostRegister:
       return "cuda_host_register";
+    case Feature::kGpuDirect:
+      return "gpudirect";
   }
   return "unknown";
 }
@@ -73,6 +84,7 @@ Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport
   }
   AddArena(arena, ladder);
   AddDevice(device, ladder);
+  if (!paths.empty()) AddGpuDirect(device, ladder);
   return ladder;
 }
 
@@ -87,7 +99,10 @@ absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
   STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine({}));
   (void)engine->RegisterBuffer(arena->span());  // What it says is in the report.
   DeviceReport device{.why_not_gpu = accelerator.why_not};
-  if (accelerator.accelerator != nullptr) device.gpu = accelerator.accelerator->description();
+  if (accelerator.accelerator != nullptr) {
+    device.gpu = accelerator.accelerator->description();
+    device.gpudirect = accelerator.accelerator->gpudirect();
+  }
   return LadderOf(arena->report(), {engine->report()}, paths, device);
 }
 
@@ -97,7 +112,9 @@ absl::Status CheckRequired(const Ladder& ladder, const std::vector<Feature>& req
       continue;
     return absl::FailedPreconditionError(
         absl::StrCat("memory.require: ", FeatureName(rung.feature), " cannot be had, there is only ",
-                     rung.chosen, ": ", rung.why, "; mend that, or take it out of memory.require",
+                     rung.chosen, ": ", rung.why,
+                     rung.feature == Feature::kGpuDirect ? "; take it out of memory.require"
+                                                         : "; mend that, or take it out of memory.require",
                      rung.feature == Feature::kGpu ? "" : ": the numbers stay the same"));
   }
   return absl::OkStatus();

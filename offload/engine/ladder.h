@@ -25,11 +25,12 @@ enum class Feature : uint8_t {
   kHugePages,          // else pages of 4 KiB
   kGpu,                // else the CPU
   kCudaHostRegister,   // else copies to and from the GPU go through the driver's staging memory
+  kGpuDirect,          // else bytes between NVMe and a GPU go through the host arena
 };
-inline constexpr int kFeatureCount = 7;
+inline constexpr int kFeatureCount = 8;
 
-// "io_uring", "o_direct", "registered_buffers", "locked_memory", "huge_pages", "gpu", "cuda_host_register":
-// as in the job file.
+// "io_uring", "o_direct", "registered_buffers", "locked_memory", "huge_pages", "gpu", "cuda_host_register",
+// "gpudirect": as in the job file.
 const char* FeatureName(Feature feature);
 
 struct Rung {
@@ -43,9 +44,11 @@ struct DeviceReport {
   std::string gpu;  // what it is; "" for the CPU
   std::string why_not_gpu;
   std::string why_not_registered;  // the host arena with the GPU; "" when it is, and without a GPU
+  std::string gpudirect;           // what this machine has of GPUDirect Storage, in words; "" without a GPU
 };
 
-// What a run has. `engines` and `paths` are empty when it keeps nothing on NVMe.
+// What a run has. `engines` and `paths` are empty when it keeps nothing on NVMe. kGpuDirect is never on its
+// first rung: no plan has an operation between NVMe and device memory (deploy/docs/kernels_gpu.md says why).
 Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
                 const std::vector<NvmePathReport>& paths, const DeviceReport& device);
 

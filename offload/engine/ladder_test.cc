@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 Ladder Best() {
   return LadderOf({.pages = PageKind::kHugeTlb, .locked = true},
                   {{.backend = "io_uring"}, {.backend = "io_uring"}}, {{.direct = true}, {.direct = true}},
-                  {.gpu = "a GPU"});
+                  {.gpu = "a GPU", .gpudirect = "nvidia-fs 2.19 could carry it"});
 }
 
 TEST(Ladder, FirstChoicesHaveNoReason) {
@@ -22,7 +22,7 @@ TEST(Ladder, FirstChoicesHaveNoReason) {
   ASSERT_EQ(ladder.size(), static_cast<size_t>(kFeatureCount));
   for (int i = 0; i < kFeatureCount; ++i) {
     EXPECT_EQ(ladder[i].feature, static_cast<Feature>(i));
-    EXPECT_EQ(ladder[i].why, "");
+    EXPECT_EQ(ladder[i].why.empty(), ladder[i].feature != Feature::kGpuDirect) << ladder[i].why;
   }
   EXPECT_EQ(ladder[0].chosen, "io_uring");
   EXPECT_EQ(ladder[1].chosen, "O_DIRECT");
@@ -81,6 +81,24 @@ TEST(Ladder, ARequiredFeatureThatIsMissingNamesTheReason) {
   EXPECT_THAT(status.message(), HasSubstr("memory.require: o_direct"));
   EXPECT_THAT(status.message(), HasSubstr("there is only buffered: tmpfs"));
   EXPECT_THAT(CheckRequired(poor, {Feature::kGpu}).message(), HasSubstr("only cpu: no driver"));
+}
+
+TEST(Ladder, GpuDirectIsToldOfWithItsReasonAndRefusedWhereRequired) {
+  const Rung rung = Best().back();
+  EXPECT_EQ(rung.feature, Feature::kGpuDirect);
+  EXPECT_EQ(rung.chosen, "host arena");
+  EXPECT_THAT(rung.why,
+              HasSubstr("from host memory, where each version's checksum is computed; this machine: "
+                        "nvidia-fs 2.19 could carry it"));
+  const absl::Status status = CheckRequired(Best(), {Feature::kGpuDirect});
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.message(),
+              HasSubstr("memory.require: gpudirect cannot be had, there is only host arena"));
+  EXPECT_THAT(status.message(), HasSubstr("could carry it; take it out of memory.require: the numbers stay"));
+  const Ladder without_gpu =
+      LadderOf({}, {{.backend = "io_uring"}}, {{.direct = true}}, {.why_not_gpu = "no driver"});
+  EXPECT_EQ(without_gpu.back().feature, Feature::kGpuDirect);
+  EXPECT_EQ(without_gpu.back().why, "there is no GPU");
 }
 
 TEST(Ladder, AMachineOffersEveryRung) {

@@ -109,6 +109,8 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
     const absl::Status registered = engine->device_->RegisterHost(engine->host_->span());
     if (absl::IsInternal(registered)) return registered;  // The GPU is broken.
     engine->device_report_.why_not_registered = std::string(registered.message());
+    if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0)
+      engine->device_report_.gpudirect = accelerator->gpudirect();
   }
   if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0) {
     auto store = NvmeStore::Open(options.store, StoreLayoutOf(plan.train));

@@ -18,7 +18,8 @@ BENCH, CONFORMANCE, PRIMITIVES = ("kernels/bench/gpu_bench", "kernels/conformanc
 CARD = ('{"name": "Canned GPU 9000", "compute_capability": "9.0", "multiprocessors": 1, "memory_bytes": 5, "driver_cuda": "13.1", '
         '"runtime_cuda": "13.0"}')
 SPEEDS = ('{"name": "add", "value": 3512, "unit": "GB/s", "ms": 0.3}\n'
-          '{"name": "attention forward fa3", "value": 612.5, "unit": "TFLOP/s", "ms": 0.9}')
+          '{"name": "attention forward fa3", "value": 612.5, "unit": "TFLOP/s", "ms": 0.9}\n'
+          '{"name": "attention cudnn", "skipped": "no libcudnn.so.9"}')
 GOOD = {
     BENCH: f'if [ "$1" = --card ]; then echo \'{CARD}\'; else echo \'{SPEEDS}\'; fi',
     CONFORMANCE: 'echo "[  PASSED  ] 90 tests."; echo "[  SKIPPED ] 4 tests, listed below:"',
@@ -101,6 +102,8 @@ class RunOnDeviceTest(unittest.TestCase):
         self.assertEqual(parts["parity"]["numbers"], {"tests_passed": 90, "tests_skipped": 4, "tests_failed": 0})
         self.assertEqual(parts["memcheck"]["numbers"], {"device_conformance_test_program_errors": 0, "cuda_conformance_errors": 0})
         self.assertEqual(parts["benches"]["numbers"]["add"], {"value": 3512, "unit": "GB/s", "ms": 0.3})
+        self.assertEqual(parts["benches"]["numbers"]["attention cudnn"], {"skipped": "no libcudnn.so.9"})
+        self.assertIn("attention cudnn: SKIPPED: no libcudnn.so.9\n", said)
         self.assertEqual(parts["main_job"]["numbers"]["NVMe: tokens_per_s"], 1000)
         self.assertRegex(parts["main_job"]["numbers"]["state_hash"], "^[0-9a-f]{16}$")
         self.assertTrue(said.endswith("6 passed, 0 failed, 0 skipped\n"), said)

@@ -43,6 +43,7 @@ class EmulatedAccelerator : public Accelerator {
  public:
   std::string description() const override { return "emulated kernels"; }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
+  std::string gpudirect() override { return "no cuFile here"; }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     return CreateCpuDevice(budget_bytes, *state_ops_);
   }
@@ -63,8 +64,9 @@ class EmulatedGpuTest : public EngineTest {
     auto accelerator = CreateCudaAccelerator(
         *cuda_,
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, kernels_->MakeOps(compute)); },
-         .states = {
-             .make = [this](Workspace) { return EnqueuedStateOps(*cuda_, kernels_->MakeStateOps()); }}});
+         .states = {.make =
+                        [this](Workspace) { return EnqueuedStateOps(*cuda_, kernels_->MakeStateOps()); }}},
+        []() -> absl::StatusOr<CufileApi*> { return absl::FailedPreconditionError("no cuFile here"); });
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     accelerator_ = *std::move(accelerator);
   }

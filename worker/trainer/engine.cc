@@ -54,6 +54,9 @@ void SetIo(const v1::MemorySpec& memory, RankEngineOptions& rank) {
       case v1::FEATURE_CUDA_HOST_REGISTER:
         rank.required.push_back(Feature::kCudaHostRegister);
         break;
+      case v1::FEATURE_GPUDIRECT:
+        rank.required.push_back(Feature::kGpuDirect);
+        break;
       default:
         break;
     }

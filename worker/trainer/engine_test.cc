@@ -48,10 +48,12 @@ TEST_F(EngineTest, WhatAJobRequiresIsThereOrTheJobFailsWithTheRemedy) {
   ASSERT_TRUE((*made)->Close().ok());
   for (int i = 0; i < static_cast<int>(ladder.size()); ++i) {
     const Rung& rung = ladder[i];
-    EXPECT_EQ(rung.feature, static_cast<Feature>(i));
+    if (i > 0) {
+      EXPECT_GT(rung.feature, ladder[i - 1].feature);
+    }
     std::printf("%s: %s %s\n", FeatureName(rung.feature), rung.chosen.c_str(), rung.why.c_str());
     v1::JobSpec requiring = spec;
-    requiring.mutable_memory()->add_require(static_cast<v1::Feature>(i + 1));
+    requiring.mutable_memory()->add_require(static_cast<v1::Feature>(static_cast<int>(rung.feature) + 1));
     auto engine = Make(requiring);
     std::string why = rung.why;
     // Locked memory is the user's: other processes may have taken it, or given it back, since.

@@ -195,6 +195,7 @@ class WrappedAccelerator : public Accelerator {
       : inner_(std::move(inner)), wrap_(std::move(wrap)) {}
   std::string description() const override { return inner_->description(); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
+  std::string gpudirect() override { return inner_->gpudirect(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     auto device = inner_->CreateDevice(budget_bytes);
     if (!device.ok()) return device;
@@ -218,7 +219,8 @@ class FakeGpuTest : public EngineTest {
     auto accelerator = CreateCudaAccelerator(
         *cuda_,
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
-         .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}});
+         .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}},
+        []() -> absl::StatusOr<CufileApi*> { return absl::FailedPreconditionError("no cuFile here"); });
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     WrapDevice(*std::move(accelerator), [this](std::unique_ptr<Device> device) {
       return std::make_unique<AnnouncedDevice>(*cuda_, std::move(device));
@@ -364,6 +366,30 @@ TEST_F(FakeGpuTest, TheLadderTellsOfTheGpuAndOfMemoryThatCannotBeRegistered) {
   spec.mutable_memory()->add_require(v1::FEATURE_CUDA_HOST_REGISTER);
   EXPECT_THAT(Make(spec).status().message(), HasSubstr("memory.require: cuda_host_register"));
   EXPECT_TRUE(Make(spec).ok());
+}
+
+TEST_F(FakeGpuTest, GpuDirectIsARungOfJobsWithNvmeAndRefusedWhereRequired) {
+  v1::JobSpec spec = TinyLlama();
+  UseGpu({});
+  spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
+  {
+    // Nothing on NVMe: not missed.
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->ladder().back().feature, Feature::kCudaHostRegister);
+  }
+  Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+  const absl::Status refused = Make(spec).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("memory.require: gpudirect cannot be had, there is only host arena: "));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("this machine: no cuFile here; take it out of memory.require: the numbers "
+                        "stay the same"));
+  spec.mutable_memory()->clear_require();
+  auto engine = Make(spec);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->ladder().back().feature, Feature::kGpuDirect);
 }
 
 TEST_F(FakeGpuTest, AJobThatRequiresAGpuFailsWithoutOne) {
