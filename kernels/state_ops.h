@@ -26,8 +26,8 @@ struct AdamWStep {
   float grad_scale = 1;  // multiplied into the gradient first (clipping)
 };
 
-// m and v in eight bits (kernels/optimizer/code8.h): a code for each of n elements, and a scale for each block of
-// 64 of them, of which the last may be shorter. All are updated in place; all zero at first.
+// m and v in eight bits (kernels/optimizer/code8.h): a code for each of n elements, and a scale for each
+// block of 64 of them, of which the last may be shorter. All are updated in place; all zero at first.
 struct Code8Moments {
   uint8_t* m = nullptr;
   uint8_t* v = nullptr;

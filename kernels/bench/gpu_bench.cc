@@ -357,10 +357,9 @@ void StateBenches(Bench& bench) {
   int64_t* const first_bad = static_cast<int64_t*>(memory.Bytes(8));
   bench.Bytes("AdamW", kElements * 30, memory, [&] { return ops->AdamW(nullptr, step); });
   const auto blocks = static_cast<int64_t>(kElements / kCode8Block);
-  const Code8Moments moments = {static_cast<uint8_t*>(memory.Bytes(kElements)),
-                                static_cast<uint8_t*>(memory.Bytes(kElements)),
-                                static_cast<float*>(memory.Bytes(blocks * 4)),
-                                static_cast<float*>(memory.Bytes(blocks * 4))};
+  const Code8Moments moments = {
+      static_cast<uint8_t*>(memory.Bytes(kElements)), static_cast<uint8_t*>(memory.Bytes(kElements)),
+      static_cast<float*>(memory.Bytes(blocks * 4)), static_cast<float*>(memory.Bytes(blocks * 4))};
   bench.Bytes("AdamW, eight-bit states", kElements * 18 + blocks * 16, memory,
               [&] { return ops->AdamW8(nullptr, step, moments); });
   bench.Bytes("cast of parameters", kElements * 6, memory,

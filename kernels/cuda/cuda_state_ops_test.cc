@@ -139,14 +139,12 @@ TEST_P(CudaStateOpsTest, EightBitStatesHaveTheCpusBits) {
       host.grad = grad.data();
       host.master = master.data();
       host.params = params.data();
-      ASSERT_TRUE(
-          cpu_->AdamW8(nullptr, host, {m.data(), v.data(), m_scale.data(), v_scale.data()}).ok());
+      ASSERT_TRUE(cpu_->AdamW8(nullptr, host, {m.data(), v.data(), m_scale.data(), v_scale.data()}).ok());
       step.grad = device_grad.data();
       step.master = device_master.data();
       step.params = device_params.data();
-      const absl::Status status =
-          ops_->AdamW8(nullptr, step,
-                       {device_m.data(), device_v.data(), device_m_scale.data(), device_v_scale.data()});
+      const absl::Status status = ops_->AdamW8(
+          nullptr, step, {device_m.data(), device_v.data(), device_m_scale.data(), device_v_scale.data()});
       ASSERT_TRUE(status.ok()) << status;
       const std::string what = "AdamW8 n=" + std::to_string(n);
       ExpectSame(device_master.Values(), master, what + " master");

@@ -36,9 +36,9 @@ template <typename Params>
   float m[kCode8Block], v[kCode8Block], m_max = 0, v_max = 0;
   for (int64_t k = 0; k < n; ++k) {
     const int64_t i = begin + k;
-    const AdamWElement x = UpdateElement(s, r.grad[i],
-                                         {r.master[i], r.m_scale[block] * DecodeSigned(r.m[i]),
-                                          r.v_scale[block] * DecodeUnsigned(r.v[i])});
+    const AdamWElement x = UpdateElement(
+        s, r.grad[i],
+        {r.master[i], r.m_scale[block] * DecodeSigned(r.m[i]), r.v_scale[block] * DecodeUnsigned(r.v[i])});
     m[k] = x.m;
     v[k] = x.v;
     r.master[i] = x.master;
@@ -70,8 +70,7 @@ template <int kExponents>
   constexpr uint32_t kStep = static_cast<uint32_t>(127 + 1 - kExponents - 3) << 23;
   const __m256i normal =
       _mm256_slli_epi32(_mm256_add_epi32(code, _mm256_set1_epi32((127 - kExponents) << 3)), 20);
-  const __m256 small =
-      _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_castsi256_ps(_mm256_set1_epi32(kStep)));
+  const __m256 small = _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_castsi256_ps(_mm256_set1_epi32(kStep)));
   const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(8), code);
   return _mm256_blendv_ps(_mm256_castsi256_ps(normal), small, _mm256_castsi256_ps(is_small));
 }
@@ -146,10 +145,10 @@ STRATA_TARGET_AVX2 void UpdateAvx2(const AdamWScalars& s, const AdamW8Range& r) 
       const int64_t i = begin + k * kLanes;
       _mm_prefetch(r.grad + i + kPrefetchElements, _MM_HINT_T0);
       _mm_prefetch(r.master + i + kPrefetchElements, _MM_HINT_T0);
-      const State256 x = Update256(c, _mm256_loadu_ps(r.grad + i),
-                                   {_mm256_loadu_ps(r.master + i),
-                                    _mm256_mul_ps(m_scale, DecodeSigned256(LoadCodes256(r.m + i))),
-                                    _mm256_mul_ps(v_scale, Decode256<31>(LoadCodes256(r.v + i)))});
+      const State256 x = Update256(
+          c, _mm256_loadu_ps(r.grad + i),
+          {_mm256_loadu_ps(r.master + i), _mm256_mul_ps(m_scale, DecodeSigned256(LoadCodes256(r.m + i))),
+           _mm256_mul_ps(v_scale, Decode256<31>(LoadCodes256(r.v + i)))});
       m[k] = x.m;
       v[k] = x.v;
       _mm256_storeu_ps(r.master + i, x.master);
@@ -237,10 +236,10 @@ STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamW8Range&
       const int64_t i = begin + k * kLanes;
       _mm_prefetch(r.grad + i + kPrefetchElements, _MM_HINT_T0);
       _mm_prefetch(r.master + i + kPrefetchElements, _MM_HINT_T0);
-      const State512 x = Update512(c, _mm512_loadu_ps(r.grad + i),
-                                   {_mm512_loadu_ps(r.master + i),
-                                    _mm512_mul_ps(m_scale, DecodeSigned512(LoadCodes512(r.m + i))),
-                                    _mm512_mul_ps(v_scale, Decode512<31>(LoadCodes512(r.v + i)))});
+      const State512 x = Update512(
+          c, _mm512_loadu_ps(r.grad + i),
+          {_mm512_loadu_ps(r.master + i), _mm512_mul_ps(m_scale, DecodeSigned512(LoadCodes512(r.m + i))),
+           _mm512_mul_ps(v_scale, Decode512<31>(LoadCodes512(r.v + i)))});
       m[k] = x.m;
       v[k] = x.v;
       _mm512_storeu_ps(r.master + i, x.master);

@@ -1,5 +1,5 @@
-// The parameters' copy of master weights: rounding to the 16-bit types, one by one and in vectors, with the same
-// bits, and writing what an update leaves.
+// The parameters' copy of master weights: rounding to the 16-bit types, one by one and in vectors, with the
+// same bits, and writing what an update leaves.
 #ifndef KERNELS_OPTIMIZER_HALF_PACK_H_
 #define KERNELS_OPTIMIZER_HALF_PACK_H_
 
