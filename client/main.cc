@@ -249,6 +249,7 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 1 << 20));
   add("--steps", f.steps, "Optimizer steps")->capture_default_str()->check(CLI::Range(1, 1 << 20));
   add("--precision", f.precision, "bf16, fp16 (with a dynamic loss scale) or fp32")->capture_default_str();
+  add("--optimizer", f.optimizer, "adamw or adamw8bit")->capture_default_str();
   add("--clip", f.clip, "Global norm to clip gradients to; 0: none")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

@@ -26,11 +26,23 @@ struct AdamWStep {
   float grad_scale = 1;  // multiplied into the gradient first (clipping)
 };
 
+// m and v in eight bits (kernels/optimizer/code8.h): a code for each of n elements, and a scale for each
+// block of 64 of them, of which the last may be shorter. All are updated in place; all zero at first.
+struct Code8Moments {
+  uint8_t* m = nullptr;
+  uint8_t* v = nullptr;
+  float* m_scale = nullptr;
+  float* v_scale = nullptr;
+};
+
 class StateOps {
  public:
   virtual ~StateOps() = default;
 
   virtual absl::Status AdamW(Stream* stream, const AdamWStep& step) = 0;
+
+  // The same on m and v in eight bits. `step` has none of its own.
+  virtual absl::Status AdamW8(Stream* stream, const AdamWStep& step, const Code8Moments& moments) = 0;
 
   // params = master rounded to params_dtype: what an update that is skipped still has to write.
   virtual absl::Status CastParams(Stream* stream, const float* master, void* params, DType params_dtype,

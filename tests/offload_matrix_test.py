@@ -23,6 +23,17 @@ CLASSES = ("params", "gradients", "optimizer", "activations")
 TRAFFIC = {"params": "params", "gradients": "gradients", "optimizer": "records", "activations": "activations"}
 D, H, N = "device", "host", "nvme"
 
+# Of the optimizer with eight-bit states: it differs in records and updates only.
+EIGHT_BIT = ["--optimizer", "adamw8bit"]
+EIGHT_BIT_SETTINGS = [
+    ((H, H, H, H), "--mode forward-overlap --threads 2 --chunk 1MiB --isa avx2"),
+    ((N, H, N, H), "--mode overlap --depth 4 --chunk 4MiB --isa scalar"),
+    ((N, N, N, N), "--mode speculative --depth 1 --chunk 100001 --io-backend threads --io-depth 3"),
+    ((N, D, N, H), "--mode speculative --depth 4 --chunk 4MiB --isa avx512 --threads 2 PATHS"),
+    ((H, H, N, H), "--mode forward-overlap --chunk 777777 --depth 1 --io-threads 1 PATHS"),
+    ((D, D, D, H), "--mode sync --chunk 4MiB --depth 4 --isa avx2 --threads 2"),
+]
+
 PLAIN = ["--mode", "sync", *(word for name in CLASSES for word in (f"--{name}-home", D))]
 # homes of params, gradients, optimizer and activations; flags
 SETTINGS = [
@@ -73,13 +84,23 @@ class OffloadMatrixTest(unittest.TestCase):
         return [(step["loss"], step["grad_norm"], step["state_hash"]) for step in report["steps"]]
 
     def test_every_setting_gives_the_same_states_at_every_step(self):
+        self.assertGreaterEqual(self.check_settings(SETTINGS, self.plain, self.unclipped, []), 12)
+
+    def test_eight_bit_states_are_the_same_in_every_setting(self):
+        plain = self.bench(["--clip", str(CLIP), *PLAIN, *EIGHT_BIT])
+        unclipped = self.bench(["--clip", "0", *PLAIN, *EIGHT_BIT])
+        self.assertNotEqual(self.bits(plain)[-1], self.bits(self.plain)[-1])
+        self.assertEqual(plain["steps"][0]["grad_norm"], self.plain["steps"][0]["grad_norm"])
+        self.assertGreaterEqual(self.check_settings(EIGHT_BIT_SETTINGS, plain, unclipped, EIGHT_BIT), 3)
+
+    def check_settings(self, settings, plain, unclipped, more):
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             flags_of_cpu = set(next((line for line in file if line.startswith("flags")), "").split())
-        clipped = [step["grad_norm"] > CLIP for step in self.plain["steps"]]
+        clipped = [step["grad_norm"] > CLIP for step in plain["steps"]]
         self.assertEqual(set(clipped), {False, True}, "some steps clip, some do not")
-        self.assertEqual(len({step["state_hash"] for step in self.plain["steps"]}), len(clipped), "every step changes the states")
+        self.assertEqual(len({step["state_hash"] for step in plain["steps"]}), len(clipped), "every step changes the states")
         wanted = []
-        for homes, text in SETTINGS:
+        for homes, text in settings:
             flags = text.split()
             isa = flags[flags.index("--isa") + 1] if "--isa" in flags else ""
             if isa.startswith("avx") and isa.replace("avx512", "avx512f") not in flags_of_cpu:
@@ -89,15 +110,15 @@ class OffloadMatrixTest(unittest.TestCase):
             flags = [flag for flag in flags if flag != "PATHS"]
             flags += [word for name, home in zip(CLASSES, homes) for word in (f"--{name}-home", home)]
             flags += ["--clip", "0" if "overlap" in flags else str(CLIP)]
-            wanted.append((homes, flags, paths))
+            wanted.append((homes, flags + more, paths))
         with concurrent.futures.ThreadPoolExecutor(2) as pool:  # disk and processor take turns
             reports = list(pool.map(lambda one: self.bench(one[1], one[2]), wanted))
         for (homes, flags, _), report in zip(wanted, reports):
-            expected = self.unclipped if "overlap" in flags else self.plain
+            expected = unclipped if "overlap" in flags else plain
             self.assertEqual(self.bits(report), self.bits(expected), flags)
             self.check_it_was_so(report, homes, flags, clipped)
-        print(f"{len(reports)} settings, {len(clipped)} steps each: {self.plain['summary']['state_hash']}")
-        self.assertGreaterEqual(len(reports), 12)
+        print(f"{len(reports)} settings, {len(clipped)} steps each: {plain['summary']['state_hash']}")
+        return len(reports)
 
     def check_it_was_so(self, report, homes, flags, clipped):
         plan, summary = report["plan"], report["summary"]

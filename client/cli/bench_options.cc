@@ -16,6 +16,7 @@
 #include "common/bytes.h"
 #include "common/status.h"
 #include "offload/io/path_probe.h"
+#include "offload/model/moments.h"
 #include "offload/plan/chunk_size.h"
 #include "proto/machine/machine.h"
 
@@ -66,6 +67,12 @@ absl::StatusOr<DType> ParsePrecision(const std::string& text) {
   if (text == "fp16") return DType::kF16;
   if (text == "fp32") return DType::kF32;
   return Bad("--precision", text, "bf16, fp16 or fp32");
+}
+
+absl::StatusOr<Moments> ParseOptimizer(const std::string& text) {
+  const std::optional<Moments> moments = MomentsOfOptimizer(text);
+  if (!moments.has_value()) return Bad("--optimizer", text, absl::StrCat("one of ", kOptimizerNames).c_str());
+  return *moments;
 }
 
 absl::Status ParseDelay(const std::string& text, OffloadBenchOptions& options) {
@@ -162,6 +169,7 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   options.shape.layers = flags.layers;
   options.shape.rows = flags.tokens;
   STRATA_ASSIGN_OR_RETURN(options.shape.compute_dtype, ParsePrecision(flags.precision));
+  STRATA_ASSIGN_OR_RETURN(options.shape.moments, ParseOptimizer(flags.optimizer));
   STRATA_RETURN_IF_ERROR(ParseDelay(flags.compute_delay, options));
   STRATA_RETURN_IF_ERROR(FillBudgets(flags, options));
   PlanRequest& request = options.request;

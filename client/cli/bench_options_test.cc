@@ -39,6 +39,7 @@ TEST(BenchOptionsTest, EveryFlagArrives) {
   flags.optimizer_home = "nvme";
   flags.isa = "scalar";
   flags.precision = "fp32";
+  flags.optimizer = "adamw8bit";
   flags.compute_delay = "busy:5ms";
   flags.inject = "-inf:3:layers.0.qkv";
   flags.io_backend = "threads";
@@ -54,6 +55,7 @@ TEST(BenchOptionsTest, EveryFlagArrives) {
   EXPECT_FALSE(options->request.params.has_value());
   EXPECT_EQ(options->isa, Isa::kScalar);
   EXPECT_EQ(options->shape.compute_dtype, DType::kF32);
+  EXPECT_EQ(options->shape.moments, Moments::kCode8);
   EXPECT_EQ(options->shape.compute_delay, absl::Milliseconds(5));
   EXPECT_TRUE(options->compute_busy);
   ASSERT_TRUE(options->injection.has_value());
@@ -76,6 +78,7 @@ TEST(BenchOptionsTest, WhatIsWrongIsNamedWithItsFlag) {
       {"--optimizer-home", [](auto& f) { f.optimizer_home = "disk"; }},
       {"--isa", [](auto& f) { f.isa = "sse"; }},
       {"--precision", [](auto& f) { f.precision = "int8"; }},
+      {"--optimizer", [](auto& f) { f.optimizer = "sgd"; }},
       {"--compute-delay", [](auto& f) { f.compute_delay = "5"; }},
       {"--compute-delay", [](auto& f) { f.compute_delay = "-1ms"; }},
       {"--inject", [](auto& f) { f.inject = "inf:first"; }},

@@ -109,6 +109,7 @@ struct BenchOffloadFlags {
   int64_t micro_batches = 1;
   int64_t steps = 4;
   std::string precision = "bf16";
+  std::string optimizer = "adamw";
   double clip = 1;
   std::string mode;  // "": the planner chooses, as with all that is empty or 0 here
   std::string chunk;

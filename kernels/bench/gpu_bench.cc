@@ -31,6 +31,7 @@
 #include "kernels/cudnn/cudnn_library.h"
 #include "kernels/dispatch/cuda_attention.h"
 #include "kernels/ops.h"
+#include "kernels/optimizer/code8.h"
 #include "kernels/workspace.h"
 
 namespace strata {
@@ -486,6 +487,12 @@ void StateBenches(Bench& bench) {
   double* const sum = static_cast<double*>(memory.Bytes(8));
   int64_t* const first_bad = static_cast<int64_t*>(memory.Bytes(8));
   bench.Bytes("AdamW", kElements * 30, memory, [&] { return ops->AdamW(nullptr, step); });
+  const auto blocks = static_cast<int64_t>(kElements / kCode8Block);
+  const Code8Moments moments = {
+      static_cast<uint8_t*>(memory.Bytes(kElements)), static_cast<uint8_t*>(memory.Bytes(kElements)),
+      static_cast<float*>(memory.Bytes(blocks * 4)), static_cast<float*>(memory.Bytes(blocks * 4))};
+  bench.Bytes("AdamW, eight-bit states", kElements * 18 + blocks * 16, memory,
+              [&] { return ops->AdamW8(nullptr, step, moments); });
   bench.Bytes("cast of parameters", kElements * 6, memory,
               [&] { return ops->CastParams(nullptr, step.master, step.params, DType::kBF16, kElements); });
   bench.Bytes("sum of squares", kElements * 4, memory,

@@ -22,8 +22,13 @@ class CudaStateOps final : public StateOps {
   explicit CudaStateOps(Workspace scratch) : scratch_(scratch) {}
 
   absl::Status AdamW(Stream* stream, const AdamWStep& step) override {
-    STRATA_RETURN_IF_ERROR(CheckAdamWStep(step));
+    STRATA_RETURN_IF_ERROR(CheckAdamWStep("AdamW", step));
     return ToStatus("AdamW", gpu::AdamW(stream, ScalarsOf(step), RangeOf(step)));
+  }
+
+  absl::Status AdamW8(Stream* stream, const AdamWStep& step, const Code8Moments& moments) override {
+    STRATA_RETURN_IF_ERROR(CheckAdamWStep("AdamW8", step));
+    return ToStatus("AdamW8", gpu::AdamW8(stream, ScalarsOf(step), RangeOf(step, moments)));
   }
 
   absl::Status CastParams(Stream* stream, const float* master, void* params, DType params_dtype,

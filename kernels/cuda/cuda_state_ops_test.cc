@@ -119,6 +119,44 @@ TEST_P(CudaStateOpsTest, AdamWHasTheCpusBits) {
   }
 }
 
+TEST_P(CudaStateOpsTest, EightBitStatesHaveTheCpusBits) {
+  Draw draw(105);
+  for (const int64_t n : {int64_t{1}, int64_t{64}, draw.Int(65, 300), int64_t{1300}}) {
+    const std::vector<float> grad = Values(draw, n);
+    const int64_t blocks = (n + 63) / 64, offset = draw.Pick({0, 1});
+    std::vector<float> master = Values(draw, n), m_scale(blocks), v_scale(blocks);
+    std::vector<uint8_t> m(n), v(n);
+    std::vector<uint16_t> params(n);
+    DeviceArray<float> device_grad("grad", grad, RangeKind::kInput, offset),
+        device_master("master", master, RangeKind::kInOut, offset),
+        device_m_scale("m_scale", m_scale, RangeKind::kInOut),
+        device_v_scale("v_scale", v_scale, RangeKind::kInOut);
+    DeviceArray<uint8_t> device_m("m", m, RangeKind::kInOut, offset), device_v("v", v, RangeKind::kInOut);
+    DeviceArray<uint16_t> device_params("params", n, RangeKind::kOutput, offset);
+    for (int64_t number = 1; number <= 3; ++number) {
+      AdamWStep step{.n = n, .lr = 3e-4, .weight_decay = 0.1, .step = number};
+      AdamWStep host = step;
+      host.grad = grad.data();
+      host.master = master.data();
+      host.params = params.data();
+      ASSERT_TRUE(cpu_->AdamW8(nullptr, host, {m.data(), v.data(), m_scale.data(), v_scale.data()}).ok());
+      step.grad = device_grad.data();
+      step.master = device_master.data();
+      step.params = device_params.data();
+      const absl::Status status = ops_->AdamW8(
+          nullptr, step, {device_m.data(), device_v.data(), device_m_scale.data(), device_v_scale.data()});
+      ASSERT_TRUE(status.ok()) << status;
+      const std::string what = "AdamW8 n=" + std::to_string(n);
+      ExpectSame(device_master.Values(), master, what + " master");
+      ExpectSame(device_m_scale.Values(), m_scale, what + " m_scale");
+      ExpectSame(device_v_scale.Values(), v_scale, what + " v_scale");
+      EXPECT_EQ(device_m.Values(), m) << what;
+      EXPECT_EQ(device_v.Values(), v) << what;
+      EXPECT_EQ(device_params.Values(), params) << what;
+    }
+  }
+}
+
 TEST_P(CudaStateOpsTest, CastsAndSumsHaveTheCpusBits) {
   Draw draw(102);
   for (const int64_t n : {int64_t{1}, int64_t{7}, draw.Int(8, 70), int64_t{1031}}) {
@@ -193,6 +231,7 @@ TEST_P(CudaStateOpsTest, BatchesOfALongRangeJoinTheSameTree) {
 TEST_P(CudaStateOpsTest, RefusesWhatCannotBe) {
   EXPECT_EQ(ops_->AdamW(nullptr, {.n = 0, .step = 0}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops_->AdamW(nullptr, {.n = -1}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ops_->AdamW8(nullptr, {.n = 0, .step = 0}, {}).message(), "AdamW8: steps count from 1, not 0");
   EXPECT_EQ(ops_->CastParams(nullptr, nullptr, nullptr, DType::kF64, 0).code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(ops_->CastParams(nullptr, nullptr, nullptr, DType::kBF16, 0).ok());

@@ -1,10 +1,10 @@
-// AdamW with m and v in eight bits (code8.h): 12 bytes of state per parameter less 6. Per element, with
-// adamw.h's update between decoding and encoding:
+// AdamW with m and v in eight bits (code8.h): 6.125 bytes of state per parameter instead of 12. Per element,
+// with adamw.h's update between decoding and encoding:
 //     m = m_scale * code value, v likewise          one rounding each
 //     (master, m, v, params) = AdamW
-//     m_scale = max |m| of the block / 1.875        one rounding; v likewise
-//     code = the nearest code of m / m_scale        0 where the scale is 0
-// The reference of kernels/state's kernel, which has the same bits.
+//     m_scale, v_scale, codes                       from the block's new m and v, as code8.h says
+// All instruction sets follow it: the bits do not depend on the path, on threads, or on how a range is cut at
+// multiples of kCode8Block. kernels/state has them on a device.
 #ifndef KERNELS_OPTIMIZER_ADAMW8_H_
 #define KERNELS_OPTIMIZER_ADAMW8_H_
 
@@ -12,11 +12,12 @@
 
 #include "kernels/dtype.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/isa.h"
 
 namespace strata {
 
-// Blocks of kCode8Block elements start at element 0; the last may be shorter. Ranges do not overlap. All
-// numbers are finite: a step with a gradient that is not is skipped before it comes here.
+// Blocks of kCode8Block elements start at element 0; the last may be shorter. Ranges do not overlap. What
+// becomes of a gradient that is not finite is not defined: such a step is skipped, or its update thrown away.
 struct AdamW8Range {
   int64_t n = 0;
   const float* grad = nullptr;
@@ -29,8 +30,11 @@ struct AdamW8Range {
   DType params_dtype = DType::kBF16;  // kBF16, kF16 or kF32
 };
 
-// The bits do not depend on the machine.
-void AdamW8(const AdamWScalars& scalars, const AdamW8Range& range);
+// Thread-safe on different ranges. With threads > 1 an OpenMP team shares the range.
+void AdamW8(const AdamWScalars& scalars, const AdamW8Range& range, int threads = 1);
+
+// The same on a given instruction set, which must be Supported().
+void AdamW8OnIsa(Isa isa, const AdamWScalars& scalars, const AdamW8Range& range, int threads = 1);
 
 }  // namespace strata
 

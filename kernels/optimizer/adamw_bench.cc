@@ -4,11 +4,14 @@
 #include <benchmark/benchmark.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "kernels/optimizer/accumulate.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw8.h"
+#include "kernels/optimizer/code8.h"
 #include "kernels/optimizer/parallel.h"
 #include "kernels/optimizer/reduce.h"
 
@@ -88,6 +91,34 @@ void BM_AdamW(benchmark::State& state, Isa isa, DType params_dtype) {
   Report(state, 28.0 + static_cast<double>(SizeOf(params_dtype)));
 }
 
+// In the memory of the floats that they replace.
+void BM_AdamW8(benchmark::State& state, Isa isa) {
+  if (!Supported(isa)) {
+    state.SkipWithError("not supported by this processor");
+    return;
+  }
+  Memory& memory = Shared();
+  AdamW8Range range;
+  range.n = kElements;
+  range.grad = memory.grad;
+  range.master = memory.master;
+  range.m_scale = memory.m;
+  range.m = reinterpret_cast<uint8_t*>(memory.m + kElements / kCode8Block);
+  range.v_scale = memory.v;
+  range.v = reinterpret_cast<uint8_t*>(memory.v + kElements / kCode8Block);
+  range.params = memory.params;
+  std::fill_n(memory.m, kElements, 0.0f);
+  std::fill_n(memory.v, kElements, 0.0f);
+  int64_t step = 1;
+  for (auto _ : state) {
+    AdamW8OnIsa(isa, MakeAdamWScalars({.lr = 1e-4, .weight_decay = 0.1}, step++, 0.9f), range,
+                static_cast<int>(state.range(0)));
+  }
+  std::fill_n(memory.m, kElements, 1e-4f);
+  std::fill_n(memory.v, kElements, 1e-6f);
+  Report(state, 4 + 2 * (4 + 2 + 8.0 / kCode8Block) + 2);
+}
+
 #if STRATA_OPTIMIZER_X86
 STRATA_TARGET_AVX512 void StreamPart(const Memory& memory, int64_t begin, int64_t end) {
   constexpr int64_t kAhead = 512;
@@ -115,6 +146,41 @@ void BM_StreamLimit(benchmark::State& state) {
   }
   Report(state, 28);
 }
+
+// The accesses of AdamW8: one stream of floats read, one updated, two of bytes updated.
+STRATA_TARGET_AVX512 void StreamPart8(const Memory& memory, int64_t begin, int64_t end) {
+  constexpr int64_t kAhead = 512;
+  uint8_t* const m = reinterpret_cast<uint8_t*>(memory.m);
+  uint8_t* const v = reinterpret_cast<uint8_t*>(memory.v);
+  for (int64_t i = begin; i < end; i += 64) {
+    for (int64_t k = i; k < i + 64; k += 16) {
+      _mm_prefetch(memory.grad + k + kAhead, _MM_HINT_T0);
+      _mm_prefetch(memory.master + k + kAhead, _MM_HINT_T0);
+      const __m512 g = _mm512_loadu_ps(memory.grad + k);
+      _mm512_storeu_ps(memory.master + k, _mm512_add_ps(_mm512_loadu_ps(memory.master + k), g));
+    }
+    _mm_prefetch(m + i + kAhead, _MM_HINT_T0);
+    _mm_prefetch(v + i + kAhead, _MM_HINT_T0);
+    _mm512_storeu_si512(m + i, _mm512_add_epi8(_mm512_loadu_si512(m + i), _mm512_set1_epi8(1)));
+    _mm512_storeu_si512(v + i, _mm512_add_epi8(_mm512_loadu_si512(v + i), _mm512_set1_epi8(1)));
+  }
+}
+
+void BM_StreamLimit8(benchmark::State& state) {
+  if (!Supported(Isa::kAvx512)) {
+    state.SkipWithError("not supported by this processor");
+    return;
+  }
+  Memory& memory = Shared();
+  for (auto _ : state) {
+    ForEachPart(kElements, static_cast<int>(state.range(0)),
+                [&](int64_t begin, int64_t end) { StreamPart8(memory, begin, end); });
+  }
+  std::fill_n(memory.m, kElements, 1e-4f);
+  std::fill_n(memory.v, kElements, 1e-6f);
+  Report(state, 16);
+}
+BENCHMARK(BM_StreamLimit8)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_StreamLimit)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 #endif
 
@@ -139,6 +205,13 @@ STRATA_ADAMW_BENCH(avx512_bf16_copy, Isa::kAvx512, DType::kBF16);
 STRATA_ADAMW_BENCH(avx512_f32_copy, Isa::kAvx512, DType::kF32);
 STRATA_ADAMW_BENCH(avx2_bf16_copy, Isa::kAvx2, DType::kBF16);
 STRATA_ADAMW_BENCH(scalar_bf16_copy, Isa::kScalar, DType::kBF16);
+
+#define STRATA_ADAMW8_BENCH(name, isa) \
+  BENCHMARK_CAPTURE(BM_AdamW8, name, isa)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond)
+
+STRATA_ADAMW8_BENCH(avx512_bf16_copy, Isa::kAvx512);
+STRATA_ADAMW8_BENCH(avx2_bf16_copy, Isa::kAvx2);
+STRATA_ADAMW8_BENCH(scalar_bf16_copy, Isa::kScalar);
 BENCHMARK(BM_SumSquares)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Accumulate)->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
 

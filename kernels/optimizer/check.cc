@@ -15,11 +15,11 @@ absl::Status CheckParamsDType(const char* op, DType dtype) {
   return absl::InvalidArgumentError(absl::StrCat(op, ": parameters are bf16, f16 or f32, not ", Name(dtype)));
 }
 
-absl::Status CheckAdamWStep(const AdamWStep& step) {
-  STRATA_RETURN_IF_ERROR(CheckElements("AdamW", step.n));
-  STRATA_RETURN_IF_ERROR(CheckParamsDType("AdamW", step.params_dtype));
+absl::Status CheckAdamWStep(const char* op, const AdamWStep& step) {
+  STRATA_RETURN_IF_ERROR(CheckElements(op, step.n));
+  STRATA_RETURN_IF_ERROR(CheckParamsDType(op, step.params_dtype));
   if (step.step >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("AdamW: steps count from 1, not ", step.step));
+  return absl::InvalidArgumentError(absl::StrCat(op, ": steps count from 1, not ", step.step));
 }
 
 AdamWScalars ScalarsOf(const AdamWStep& step) {
@@ -37,6 +37,18 @@ AdamWRange RangeOf(const AdamWStep& step) {
           .master = step.master,
           .m = step.m,
           .v = step.v,
+          .params = step.params,
+          .params_dtype = step.params_dtype};
+}
+
+AdamW8Range RangeOf(const AdamWStep& step, const Code8Moments& moments) {
+  return {.n = step.n,
+          .grad = step.grad,
+          .master = step.master,
+          .m = moments.m,
+          .m_scale = moments.m_scale,
+          .v = moments.v,
+          .v_scale = moments.v_scale,
           .params = step.params,
           .params_dtype = step.params_dtype};
 }

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "kernels/dtype.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw8.h"
 #include "kernels/state_ops.h"
 
 namespace strata {
@@ -15,11 +16,12 @@ namespace strata {
 // call in the message.
 absl::Status CheckElements(const char* op, int64_t n);
 absl::Status CheckParamsDType(const char* op, DType dtype);
-absl::Status CheckAdamWStep(const AdamWStep& step);
+absl::Status CheckAdamWStep(const char* op, const AdamWStep& step);
 
 // Of a step that has been checked.
 AdamWScalars ScalarsOf(const AdamWStep& step);
 AdamWRange RangeOf(const AdamWStep& step);
+AdamW8Range RangeOf(const AdamWStep& step, const Code8Moments& moments);
 
 }  // namespace strata
 

@@ -4,8 +4,12 @@
 // operations with the same result everywhere, instead of a search in a table:
 //   unsigned (v):  5 exponent bits, 3 mantissa bits: 0, 2^-33 .. 1.875
 //   signed (m):    1 sign, 4 exponent bits, 3 mantissa bits: 0, 2^-17 .. 1.875, and their negatives
-// The scale is the block's largest magnitude / 1.875, so the largest element loses only that division's
-// rounding.
+// With `largest` the block's largest magnitude, brought between kCode8Least and the largest float:
+//   scale = largest * kCode8ScaleOfLargest, code = the nearest code of element * (kCode8Largest / largest)
+// each operation rounded once; both factors are 0 where all elements are 0. So the largest element loses only
+// the roundings of its scale, and what overflowed or is next to nothing keeps finite factors.
+//
+// A block is what tensors of a unit are aligned to (model_layout.h): no two tensors share a scale.
 #ifndef KERNELS_OPTIMIZER_CODE8_H_
 #define KERNELS_OPTIMIZER_CODE8_H_
 
@@ -16,8 +20,10 @@
 
 namespace strata {
 
-inline constexpr int kCode8Block = 256;         // elements that share a scale
+inline constexpr int kCode8Block = 64;          // elements that share a scale
 inline constexpr float kCode8Largest = 1.875f;  // value of the largest code
+inline constexpr float kCode8ScaleOfLargest = 1 / 1.875f;
+inline constexpr float kCode8Least = 0x1p-120f;
 
 // The value of an unsigned code: exponent field e, mantissa f is 2^(e - kExponents) (1 + f / 8), e = 0 is
 // 2^(1 - kExponents) f / 8. kExponents is 31 for eight bits, 15 for seven.
@@ -58,13 +64,19 @@ KX_HOST_DEVICE uint32_t EncodeCode(float y) {
   return shifted_bits - magic_bits;
 }
 
-// Of m / scale.
+// Of m / scale. There is no minus zero.
 KX_HOST_DEVICE float DecodeSigned(uint8_t code) {
   const float value = DecodeCode<15>(code & 0x7f);
   return (code & 0x80) != 0 ? -value : value;
 }
 KX_HOST_DEVICE uint8_t EncodeSigned(float y) {
-  return y < 0 ? static_cast<uint8_t>(EncodeCode<15>(-y) | 0x80) : static_cast<uint8_t>(EncodeCode<15>(y));
+  uint32_t bits;
+  memcpy(&bits, &y, 4);
+  const uint32_t magnitude_bits = bits & 0x7fffffffu;
+  float magnitude;
+  memcpy(&magnitude, &magnitude_bits, 4);
+  const uint32_t code = EncodeCode<15>(magnitude);
+  return static_cast<uint8_t>(code == 0 ? 0 : code | (bits >> 24 & 0x80));
 }
 
 // Of v / scale. What is not zero stays so: a v that vanished would turn the update into m / eps.

@@ -5,6 +5,7 @@
 #include "common/status.h"
 #include "kernels/optimizer/accumulate.h"
 #include "kernels/optimizer/adamw.h"
+#include "kernels/optimizer/adamw8.h"
 #include "kernels/optimizer/cast.h"
 #include "kernels/optimizer/check.h"
 #include "kernels/optimizer/reduce.h"
@@ -17,8 +18,14 @@ class CpuStateOps final : public StateOps {
   CpuStateOps(int threads, Isa isa) : threads_(std::max(1, threads)), isa_(isa) {}
 
   absl::Status AdamW(Stream*, const AdamWStep& step) override {
-    STRATA_RETURN_IF_ERROR(CheckAdamWStep(step));
+    STRATA_RETURN_IF_ERROR(CheckAdamWStep("AdamW", step));
     AdamWOnIsa(isa_, ScalarsOf(step), RangeOf(step), threads_);
+    return absl::OkStatus();
+  }
+
+  absl::Status AdamW8(Stream*, const AdamWStep& step, const Code8Moments& moments) override {
+    STRATA_RETURN_IF_ERROR(CheckAdamWStep("AdamW8", step));
+    AdamW8OnIsa(isa_, ScalarsOf(step), RangeOf(step, moments), threads_);
     return absl::OkStatus();
   }
 

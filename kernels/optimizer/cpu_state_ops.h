@@ -10,10 +10,10 @@
 
 namespace strata {
 
-// `threads` >= 1: the OpenMP team of each call; `isa`, which must be Supported(): what AdamW and CastParams
-// run on (the others choose themselves). Bits depend on neither. The object is stateless and any thread may
-// use it. Errors: kInvalidArgument for n < 0, a step below 1 or a params_dtype that is not kBF16, kF16 or
-// kF32.
+// `threads` >= 1: the OpenMP team of each call; `isa`, which must be Supported(): what AdamW, AdamW8 and
+// CastParams run on (the others choose themselves). Bits depend on neither. The object is stateless and any
+// thread may use it. Errors: kInvalidArgument for n < 0, a step below 1 or a params_dtype that is not kBF16,
+// kF16 or kF32.
 std::unique_ptr<StateOps> MakeCpuStateOps(int threads, Isa isa = BestIsa());
 
 }  // namespace strata

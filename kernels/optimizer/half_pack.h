@@ -1,9 +1,15 @@
-// Rounding of floats to the 16-bit types, one by one and in vectors, with the same bits.
+// The parameters' copy of master weights: rounding to the 16-bit types, one by one and in vectors, with the
+// same bits, and writing what an update leaves.
 #ifndef KERNELS_OPTIMIZER_HALF_PACK_H_
 #define KERNELS_OPTIMIZER_HALF_PACK_H_
 
+#include <cstdint>
+#include <type_traits>
+
 #include "common/bfloat16.h"
+#include "common/check.h"
 #include "common/float16.h"
+#include "kernels/dtype.h"
 #include "kernels/optimizer/isa.h"
 
 #if STRATA_OPTIMIZER_X86
@@ -66,6 +72,52 @@ STRATA_TARGET_AVX512 inline __m256i PackHalf<Float16>(__m512 x) {
 template <>
 STRATA_TARGET_AVX2 inline __m128i PackHalf<Float16>(__m256 x) {
   return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+#endif
+
+// `Params` below is the type of the parameters' copy: BFloat16, Float16, float, or void for none.
+template <typename Params>
+constexpr bool kIsHalf = !std::is_void_v<Params> && !std::is_same_v<Params, float>;
+
+// f(std::type_identity<Params>()) for a copy at `params` (nullptr: none) of a type that parameters can have.
+template <typename F>
+auto WithParamsType(const void* params, DType dtype, F f) {
+  if (params == nullptr) return f(std::type_identity<void>());
+  switch (dtype) {
+    case DType::kBF16:
+      return f(std::type_identity<BFloat16>());
+    case DType::kF16:
+      return f(std::type_identity<Float16>());
+    default:
+      STRATA_CHECK(dtype == DType::kF32);
+      return f(std::type_identity<float>());
+  }
+}
+
+// params[i] = master, and the vector's lanes behind it.
+template <typename Params>
+[[gnu::always_inline]] inline void StoreParams(void* params, int64_t i, float master) {
+  if constexpr (kIsHalf<Params>) static_cast<Params*>(params)[i] = RoundTo<Params>(master);
+  if constexpr (std::is_same_v<Params, float>) static_cast<float*>(params)[i] = master;
+}
+
+#if STRATA_OPTIMIZER_X86
+
+template <typename Params>
+[[gnu::always_inline]] inline STRATA_TARGET_AVX2 void StoreParams(void* params, int64_t i, __m256 master) {
+  if constexpr (kIsHalf<Params>)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(static_cast<Params*>(params) + i), PackHalf<Params>(master));
+  if constexpr (std::is_same_v<Params, float>) _mm256_storeu_ps(static_cast<float*>(params) + i, master);
+}
+
+template <typename Params>
+[[gnu::always_inline]] inline STRATA_TARGET_AVX512 void StoreParams(void* params, int64_t i, __m512 master) {
+  if constexpr (kIsHalf<Params>) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<Params*>(params) + i),
+                        PackHalf<Params>(master));
+  }
+  if constexpr (std::is_same_v<Params, float>) _mm512_storeu_ps(static_cast<float*>(params) + i, master);
 }
 
 #endif

@@ -56,7 +56,7 @@ struct AdamWBody {
   }
 };
 
-// --- eight-bit states: kernels/optimizer/adamw8.h, a warp per block -------------------------------------
+// --- eight-bit states: kernels/optimizer/adamw8.h -----------------------------------------------------
 template <class P>
 struct AdamW8Params {
   Gmem<const float> grad;
@@ -70,19 +70,36 @@ struct AdamW8Params {
   AdamWScalars scalars;
 };
 
-KX_DEVICE float WarpLargest(float x) {
+inline constexpr int kAdamW8Each = 8;  // neighbouring elements of a lane
+inline constexpr int kAdamW8Lanes = kCode8Block / kAdamW8Each;
+inline constexpr int kAdamW8Warp = 32 * kAdamW8Each;  // elements
+
+// Over the lanes of one block of states.
+KX_DEVICE float LargestOfBlock(float x) {
   KX_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) x = AtLeast(x, ShflXor(x, mask));
+  for (int mask = kAdamW8Lanes / 2; mask > 0; mask /= 2) x = AtLeast(x, ShflXor(x, mask));
   return x;
 }
 
-// Grid: x over kBlockThreads / 32 blocks of states. A lane has eight neighbouring elements.
+// What the block is multiplied by when it is decoded, and was when it was encoded.
+struct Code8Factors {
+  float scale, inverse;
+};
+KX_DEVICE Code8Factors FactorsOf(float largest) {
+  if (!(largest > 0)) return {0, 0};
+  const float bounded = AtMost(AtLeast(largest, kCode8Least), FloatOf(0x7f7fffffu));
+  return {MulRn(bounded, kCode8ScaleOfLargest), DivRn(kCode8Largest, bounded)};
+}
+
+// Grid: x over kBlockThreads / 32 * kAdamW8Warp elements.
 template <class P, bool kVector>
 KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P> p) {
-  constexpr int kEach = kCode8Block / 32;
-  const int64_t block = static_cast<int64_t>(BlockIdx().x) * (kBlockThreads / 32) + WarpId();
-  if (block * kCode8Block >= p.n) return;
-  const int64_t first = block * kCode8Block + LaneId() * kEach;
+  constexpr int kEach = kAdamW8Each;
+  const int64_t warp = static_cast<int64_t>(BlockIdx().x) * (kBlockThreads / 32) + WarpId();
+  if (warp * kAdamW8Warp >= p.n) return;
+  const int64_t first = warp * kAdamW8Warp + LaneId() * kEach;
+  const int64_t block = first / kCode8Block;
+  const bool any = block * kCode8Block < p.n;  // of the warp's last blocks there may be nothing
   const int count = p.n - first >= kEach ? kEach : p.n > first ? static_cast<int>(p.n - first) : 0;
   const bool whole = kVector && count == kEach;
   Vec<uint8_t, 8> m_codes = {}, v_codes = {};
@@ -102,7 +119,7 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P
       master[k] = p.master.Load(first + k);
     }
   }
-  float m_scale = p.m_scale.Load(block), v_scale = p.v_scale.Load(block);
+  const float m_scale = any ? p.m_scale.Load(block) : 0, v_scale = any ? p.v_scale.Load(block) : 0;
   float m_max = 0, v_max = 0;
   KX_UNROLL
   for (int k = 0; k < kEach; ++k) {
@@ -117,12 +134,12 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P
     m_max = AtLeast(m_max, e.m < 0 ? -e.m : e.m);
     v_max = AtLeast(v_max, e.v);
   }
-  m_scale = DivRn(WarpLargest(m_max), kCode8Largest);
-  v_scale = DivRn(KX_MUTANT("fused/adamw8/largest", WarpLargest(v_max), v_max), kCode8Largest);
+  const Code8Factors m_factors = FactorsOf(LargestOfBlock(m_max));
+  const Code8Factors v_factors = FactorsOf(KX_MUTANT("fused/adamw8/largest", LargestOfBlock(v_max), v_max));
   KX_UNROLL
   for (int k = 0; k < kEach; ++k) {
-    m_codes[k] = m_scale > 0 ? EncodeSigned(DivRn(m[k], m_scale)) : uint8_t{0};
-    v_codes[k] = v_scale > 0 ? EncodeUnsigned(DivRn(v[k], v_scale)) : uint8_t{0};
+    m_codes[k] = EncodeSigned(MulRn(m[k], m_factors.inverse));
+    v_codes[k] = EncodeUnsigned(MulRn(v[k], v_factors.inverse));
   }
   if (whole) {
     p.m.StoreVec(first, m_codes);
@@ -141,9 +158,9 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P
   }
   // Every lane has read the old scales.
   KX_MUTANT("fused/adamw8/scale_sync", Syncwarp(), (void)0);
-  if (LaneId() == 0) {
-    p.m_scale.Store(block, m_scale);
-    p.v_scale.Store(block, v_scale);
+  if (any && LaneId() % kAdamW8Lanes == 0) {
+    p.m_scale.Store(block, m_factors.scale);
+    p.v_scale.Store(block, v_factors.scale);
   }
 }
 

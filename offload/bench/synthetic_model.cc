@@ -71,6 +71,7 @@ absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape) {
   layout.config.hidden = h;
   layout.config.tied_head = true;
   layout.compute_dtype = shape.compute_dtype;
+  layout.moments = shape.moments;
   layout.micro_batch = 1;
   layout.seq = shape.rows;
   layout.activation_bytes = RoundUp<int64_t>(shape.rows * h * SizeOf(shape.compute_dtype), 64);

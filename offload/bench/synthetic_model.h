@@ -16,6 +16,7 @@ struct SyntheticShape {
   int64_t parameters = 10'000'000;  // about: the model has the odd sizes that come nearest
   int layers = 24;
   DType compute_dtype = DType::kBF16;
+  Moments moments = Moments::kF32;
   int64_t rows = 64;             // tokens of a micro-batch: what activations grow with
   absl::Duration compute_delay;  // each block's forward and backward takes at least this
 };

@@ -215,41 +215,73 @@ std::vector<CheckpointReader::Tensor> CheckpointReader::Tensors(StateClass state
   return tensors;
 }
 
-absl::Status CheckpointReader::ReadRange(StateClass state, absl::string_view tensor, int64_t element,
-                                         std::span<float> out) {
+template <typename Read>
+absl::Status CheckpointReader::ForEachPiece(StateClass state, absl::string_view tensor, int64_t element,
+                                            int64_t count, Read read) {
   const auto it = entries_.find({state, std::string(tensor)});
   if (it == entries_.end()) {
     return absl::NotFoundError(absl::StrCat(path_, " has no ", StateClassName(state), " of tensor ", tensor));
   }
   const Entry& entry = it->second;
-  if (element < 0 || element > entry.elements ||
-      static_cast<int64_t>(out.size()) > entry.elements - element) {
-    return absl::InvalidArgumentError(absl::StrCat("elements [", element, ", ", element, " + ", out.size(),
+  if (element < 0 || element > entry.elements || count > entry.elements - element) {
+    return absl::InvalidArgumentError(absl::StrCat("elements [", element, ", ", element, " + ", count,
                                                    ") are outside tensor ", tensor, " of ", entry.elements,
                                                    " elements in ", path_));
   }
   auto segment = std::upper_bound(entry.segments.begin(), entry.segments.end(), element,
                                   [](int64_t value, const Segment& s) { return value < s.begin; }) -
                  1;
-  while (!out.empty()) {
-    if (element == segment->end) ++segment;
-    const int64_t width = StoredTypeBytes(segment->dtype);
-    size_t count = std::min(out.size(), static_cast<size_t>(segment->end - element));
-    const int64_t offset = segment->offset + (element - segment->begin) * width;
-    if (segment->dtype == StoredType::kF32) {
-      STRATA_RETURN_IF_ERROR(
-          files_[segment->file]->Read(offset, {reinterpret_cast<char*>(out.data()), count * sizeof(float)}));
-    } else {
-      count = std::min(count, kConvertElements);
-      scratch_.resize(count * static_cast<size_t>(width));
-      STRATA_RETURN_IF_ERROR(files_[segment->file]->Read(offset, scratch_));
-      STRATA_RETURN_IF_ERROR(ConvertToFloats(segment->dtype, scratch_.data(), out.first(count)), "tensor ",
-                             tensor);
-    }
-    element += static_cast<int64_t>(count);
-    out = out.subspan(count);
+  for (int64_t done = 0; done < count;) {
+    if (element + done == segment->end) ++segment;
+    const int64_t at = element + done;
+    const int64_t offset = segment->offset + (at - segment->begin) * StoredTypeBytes(segment->dtype);
+    STRATA_ASSIGN_OR_RETURN(const int64_t pieces,
+                            read(*segment, offset, done, std::min(count - done, segment->end - at)));
+    done += pieces;
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::ReadRange(StateClass state, absl::string_view tensor, int64_t element,
+                                         std::span<float> out) {
+  return ForEachPiece(
+      state, tensor, element, static_cast<int64_t>(out.size()),
+      [&](const Segment& segment, int64_t offset, int64_t done, int64_t left) -> absl::StatusOr<int64_t> {
+        const std::span<float> to = out.subspan(static_cast<size_t>(done));
+        if (segment.dtype == StoredType::kF32) {
+          STRATA_RETURN_IF_ERROR(files_[segment.file]->Read(
+              offset, {reinterpret_cast<char*>(to.data()), static_cast<size_t>(left) * sizeof(float)}));
+          return left;
+        }
+        const size_t count = std::min(static_cast<size_t>(left), kConvertElements);
+        scratch_.resize(count * static_cast<size_t>(StoredTypeBytes(segment.dtype)));
+        STRATA_RETURN_IF_ERROR(files_[segment.file]->Read(offset, scratch_));
+        STRATA_RETURN_IF_ERROR(ConvertToFloats(segment.dtype, scratch_.data(), to.first(count)), "tensor ",
+                               tensor);
+        return static_cast<int64_t>(count);
+      });
+}
+
+absl::Status CheckpointReader::ReadItems(StateClass state, absl::string_view tensor, int64_t item,
+                                         std::span<std::byte> out) {
+  const StateItem expected = StateItemOf(state, manifest_.state.moments);
+  if (expected.type == StoredType::kF32) {
+    return ReadRange(state, tensor, item, {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)});
+  }
+  return ForEachPiece(
+      state, tensor, item, static_cast<int64_t>(out.size()) / expected.bytes(),
+      [&](const Segment& segment, int64_t offset, int64_t done, int64_t left) -> absl::StatusOr<int64_t> {
+        if (segment.dtype != expected.type) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(StateClassName(state), " of tensor ", tensor, " in ", path_, " is stored as ",
+                           StoredTypeName(segment.dtype), ", not ", StoredTypeName(expected.type)));
+        }
+        const std::span<std::byte> to = out.subspan(static_cast<size_t>(done * expected.bytes()),
+                                                    static_cast<size_t>(left * expected.bytes()));
+        STRATA_RETURN_IF_ERROR(
+            files_[segment.file]->Read(offset, {reinterpret_cast<char*>(to.data()), to.size()}));
+        return left;
+      });
 }
 
 absl::Status CheckpointReader::Verify() {

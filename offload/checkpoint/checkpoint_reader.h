@@ -50,6 +50,10 @@ class CheckpointReader {
   // rising order touch each block once.
   absl::Status ReadRange(StateClass state, absl::string_view tensor, int64_t element, std::span<float> out);
 
+  // Whole items of a tensor of one class, of StateItemOf's type, from number `item` on. Errors as of
+  // ReadRange; kInvalidArgument where codes are stored as another type.
+  absl::Status ReadItems(StateClass state, absl::string_view tensor, int64_t item, std::span<std::byte> out);
+
   // Reads every byte of every file against its checksums.
   absl::Status Verify();
 
@@ -75,6 +79,11 @@ class CheckpointReader {
   CheckpointReader();
   absl::Status OpenFiles();
   absl::Status IndexTensors(const std::vector<FileHeader>& headers);
+  // Where `count` elements of a tensor from `element` on are: calls `read(segment, offset in its file, done,
+  // left)` until all are done; it returns how many it has read.
+  template <typename Read>
+  absl::Status ForEachPiece(StateClass state, absl::string_view tensor, int64_t element, int64_t count,
+                            Read read);
 
   std::string path_;
   std::string digest_;

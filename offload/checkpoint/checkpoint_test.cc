@@ -195,6 +195,52 @@ TEST(Checkpoint, ReadsBackToTheBitInAnyPieces) {
   EXPECT_EQ(Names(dir), (std::vector<std::string>{"step-000000000100"}));
 }
 
+TEST(Checkpoint, EightBitStatesReadBackToTheBitAndInTheirTypes) {
+  CheckpointDescription description{.job_uid = "job", .step = 3};
+  description.state.moments = Moments::kCode8;
+  const auto writer = CheckpointWriter::Create(FileOps::Real(), FreshDir("eight_bit"), description, kTensors);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_EQ((*writer)->classes().size(), 5u);
+  // The bytes of every class and tensor.
+  std::map<std::pair<StateClass, size_t>, std::vector<std::byte>> all;
+  for (const StateClass state : (*writer)->classes()) {
+    const StateItem item = StateItemOf(state, Moments::kCode8);
+    for (size_t tensor = 0; tensor < kTensors.size(); ++tensor) {
+      const int64_t items = item.Count(*ShapeElements(kTensors[tensor].shape));
+      std::vector<std::byte>& bytes = all[{state, tensor}];
+      bytes.resize(static_cast<size_t>(items * item.bytes()));
+      const CounterRandom random(5, static_cast<uint64_t>(state) << 32 | tensor);
+      for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(random.Below(i, 256));
+      for (int64_t at = 0; at < items; at += 999) {
+        const auto part = std::span<const std::byte>(bytes).subspan(
+            static_cast<size_t>(at * item.bytes()),
+            static_cast<size_t>(std::min<int64_t>(999, items - at) * item.bytes()));
+        ASSERT_TRUE((*writer)->Append(state, tensor, at, part).ok());
+      }
+    }
+  }
+  const auto written = (*writer)->Commit();
+  ASSERT_TRUE(written.ok()) << written.status();
+  ASSERT_TRUE(VerifyCheckpoint(written->path, written->digest).ok());
+  const auto reader = CheckpointReader::Open(written->path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  for (const auto& [place, bytes] : all) {
+    const auto& [state, tensor] = place;
+    std::vector<std::byte> read(bytes.size());
+    ASSERT_TRUE((*reader)->ReadItems(state, kTensors[tensor].name, 0, read).ok());
+    EXPECT_EQ(read, bytes) << StateClassName(state) << " of " << kTensors[tensor].name;
+  }
+  std::vector<std::byte> codes(7);
+  ASSERT_TRUE((*reader)->ReadItems(StateClass::kFirstMoment, "h.0.w", 131, codes).ok());
+  EXPECT_TRUE(
+      std::ranges::equal(codes, std::span(all[{StateClass::kFirstMoment, 4}]).subspan(131, codes.size())));
+  EXPECT_TRUE(absl::IsInvalidArgument((*reader)->ReadItems(StateClass::kFirstMoment, "scalar", 0, codes)));
+  EXPECT_TRUE(absl::IsNotFound((*reader)->ReadItems(StateClass::kFirstMoment, "x", 0, codes)));
+  // Codes are no numbers.
+  std::vector<float> floats(3);
+  EXPECT_TRUE(absl::IsInvalidArgument((*reader)->ReadRange(StateClass::kFirstMoment, "h.0.w", 0, floats)));
+}
+
 TEST(Checkpoint, EqualStateGivesEqualDigestsWhateverThePieces) {
   const auto a = WriteCheckpoint(FileOps::Real(), FreshDir("digest_a"), 100, 1, 1, 1'000'000);
   const auto b = WriteCheckpoint(FileOps::Real(), FreshDir("digest_b"), 100, 1, 1, 777);

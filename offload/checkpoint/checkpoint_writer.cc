@@ -2,7 +2,7 @@
 // what carries the name step-* is complete.
 //
 //   1. MakeDirectory <dir> and <dir>/tmp-<step>.<attempt>; remove what an earlier try left under that name.
-//   2. Create master.safetensors, m.safetensors, v.safetensors in it; stream headers and elements.
+//   2. Create master.safetensors, m.safetensors, v.safetensors, ... in it; stream headers and elements.
 //   3. fsync and close each of them. A failed fsync ends the attempt: it is never retried.
 //   4. Write manifest.json (sizes and checksums of step 2), fsync, close.
 //   5. fsync tmp-<step>.<attempt>: the four names are durable.
@@ -68,13 +68,16 @@ absl::Status CheckNotStale(const std::string& target, int64_t attempt) {
 
 // What will not fit is not begun: it would take from others the space that it then cannot use. Who fills the
 // disk meanwhile is met by the write that fails.
-absl::Status CheckSpace(const std::string& folder, size_t classes,
+absl::Status CheckSpace(const std::string& folder, const TrainingState& state,
                         const std::vector<CheckpointTensor>& tensors) {
   uint64_t need = kManifestSpace;
   for (const CheckpointTensor& tensor : tensors) {
     const absl::StatusOr<int64_t> elements = ShapeElements(tensor.shape);
     if (!elements.ok()) continue;  // which the files refuse
-    need += classes * (static_cast<uint64_t>(*elements) * sizeof(float) + kHeaderSpace);
+    for (const StateClass one : StateClassesOf(state)) {
+      const StateItem item = StateItemOf(one, state.moments);
+      need += static_cast<uint64_t>(item.Count(*elements) * item.bytes()) + kHeaderSpace;
+    }
   }
   struct statvfs info;
   if (statvfs(folder.c_str(), &info) != 0) return ErrnoStatus(errno, folder);
@@ -116,17 +119,18 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
       CheckNotStale(absl::StrCat(dir, "/", CheckpointFolderName(description.step)), description.attempt));
   auto writer = std::unique_ptr<CheckpointWriter>(
       new CheckpointWriter(ops, dir, std::move(description), std::move(tensors)));
-  std::vector<SafetensorsDeclaration> declarations;
-  for (const CheckpointTensor& tensor : writer->tensors_) {
-    declarations.push_back({tensor.name, StoredType::kF32, tensor.shape});
-  }
   // Step 1.
   STRATA_RETURN_IF_ERROR(ops.RemoveTree(writer->temporary_));
   writer->temporary_exists_ = true;
   STRATA_RETURN_IF_ERROR(ops.MakeDirectory(writer->temporary_));
-  STRATA_RETURN_IF_ERROR(CheckSpace(writer->temporary_, writer->classes().size(), writer->tensors_));
+  STRATA_RETURN_IF_ERROR(CheckSpace(writer->temporary_, writer->description_.state, writer->tensors_));
   // Step 2.
   for (const StateClass state : writer->classes()) {
+    std::vector<SafetensorsDeclaration> declarations;
+    for (const CheckpointTensor& tensor : writer->tensors_) {
+      STRATA_ASSIGN_OR_RETURN(std::vector<int64_t> shape, writer->StoredShape(state, tensor));
+      declarations.push_back({tensor.name, writer->ItemOf(state).type, std::move(shape)});
+    }
     STRATA_ASSIGN_OR_RETURN(
         writer->files_[static_cast<size_t>(state)],
         SafetensorsWriter::Create(ops, absl::StrCat(writer->temporary_, "/", DataFileName(state)),
@@ -135,11 +139,18 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
   return writer;
 }
 
-absl::Status CheckpointWriter::Append(StateClass state, size_t tensor, int64_t element,
-                                      std::span<const float> values) {
+absl::StatusOr<std::vector<int64_t>> CheckpointWriter::StoredShape(StateClass state,
+                                                                   const CheckpointTensor& tensor) const {
+  if (ItemOf(state).elements == 1) return tensor.shape;
+  STRATA_ASSIGN_OR_RETURN(const int64_t elements, ShapeElements(tensor.shape), tensor.name);
+  return std::vector<int64_t>{ItemOf(state).Count(elements)};
+}
+
+absl::Status CheckpointWriter::Append(StateClass state, size_t tensor, int64_t item,
+                                      std::span<const std::byte> items) {
   STRATA_RETURN_IF_ERROR(status_);
   return status_ = files_[static_cast<size_t>(state)]->Append(
-             tensor, element, {reinterpret_cast<const char*>(values.data()), values.size_bytes()});
+             tensor, item, {reinterpret_cast<const char*>(items.data()), items.size()});
 }
 
 absl::StatusOr<WrittenCheckpoint> CheckpointWriter::Commit() {
@@ -167,9 +178,10 @@ absl::StatusOr<WrittenCheckpoint> CheckpointWriter::CommitSteps() {
     manifest.files.push_back(
         {DataFileName(state), finished.bytes, finished.crc32c, std::move(finished.block_crc32c)});
     for (const CheckpointTensor& tensor : tensors_) {
-      STRATA_ASSIGN_OR_RETURN(const int64_t elements, ShapeElements(tensor.shape), tensor.name);
+      STRATA_ASSIGN_OR_RETURN(std::vector<int64_t> shape, StoredShape(state, tensor));
+      STRATA_ASSIGN_OR_RETURN(const int64_t items, ShapeElements(shape), tensor.name);
       manifest.tensors.push_back(
-          {state, tensor.name, StoredType::kF32, tensor.shape, elements, file, 0, elements});
+          {state, tensor.name, ItemOf(state).type, std::move(shape), items, file, 0, items});
     }
   }
   // Step 4.

@@ -52,18 +52,21 @@ std::string CheckpointFolderName(int64_t step);
 class CheckpointWriter {
  public:
   // `dir` is the job's checkpoint folder, made if missing. All classes of the state hold every tensor in the
-  // given order, as F32. kInvalidArgument for bad names or shapes; kFailedPrecondition if <dir>/step-<step>
-  // was written by a later attempt. `ops` must outlive the writer.
+  // given order, as StateItemOf says. kInvalidArgument for bad names or shapes; kFailedPrecondition if
+  // <dir>/step-<step> was written by a later attempt. `ops` must outlive the writer.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(FileOps& ops, const std::string& dir,
                                                                   CheckpointDescription description,
                                                                   std::vector<CheckpointTensor> tensors);
   ~CheckpointWriter();
 
-  // Elements [element, element + values.size()) of a tensor of one class. Within a class the elements come in
-  // declared order without gaps, in pieces of any size; the classes advance independently, in any
-  // interleaving.
-  absl::Status Append(StateClass state, size_t tensor, int64_t element, std::span<const float> values);
+  // Whole items of a tensor of one class, from number `item` on. Within a class they come in declared order
+  // without gaps, in pieces of any size; the classes advance independently, in any interleaving.
+  absl::Status Append(StateClass state, size_t tensor, int64_t item, std::span<const std::byte> items);
+  absl::Status Append(StateClass state, size_t tensor, int64_t element, std::span<const float> values) {
+    return Append(state, tensor, element, std::as_bytes(values));
+  }
 
+  Moments moments() const { return description_.state.moments; }
   // The classes that are to be appended.
   std::vector<StateClass> classes() const { return StateClassesOf(description_.state); }
 
@@ -75,6 +78,8 @@ class CheckpointWriter {
   CheckpointWriter(FileOps& ops, std::string dir, CheckpointDescription description,
                    std::vector<CheckpointTensor> tensors);
 
+  StateItem ItemOf(StateClass state) const { return StateItemOf(state, description_.state.moments); }
+  absl::StatusOr<std::vector<int64_t>> StoredShape(StateClass state, const CheckpointTensor& tensor) const;
   absl::StatusOr<WrittenCheckpoint> CommitSteps();
   absl::Status WriteManifest(const std::string& bytes);
   absl::Status Publish(const std::string& target);

@@ -14,6 +14,7 @@
 #include "common/check.h"
 #include "common/checked.h"
 #include "common/status.h"
+#include "kernels/optimizer/code8.h"
 #include "offload/checkpoint/strict_json.h"
 
 namespace strata {
@@ -91,20 +92,37 @@ absl::Status CheckTensors(const Manifest& manifest) {
     }
     by_name[tensor.name][static_cast<size_t>(tensor.state)].push_back(&tensor);
   }
+  const Moments moments = manifest.state.moments;
+  const std::vector<StateClass> expected = StateClassesOf(manifest.state);
   for (auto& [name, classes] : by_name) {
     const std::vector<int64_t>* shape = nullptr;
+    int64_t elements = 0;
     if (!manifest.state.pending_scale.has_value() &&
         !classes[static_cast<size_t>(StateClass::kPendingGradient)].empty())
       return Bad(absl::StrCat("tensor ", name, " has a pending gradient but the state no pending_scale"));
-    for (const StateClass state : StateClassesOf(manifest.state)) {
+    for (const StateClass scale : {StateClass::kFirstMomentScale, StateClass::kSecondMomentScale}) {
+      if (moments == Moments::kF32 && !classes[static_cast<size_t>(scale)].empty())
+        return Bad(absl::StrCat("tensor ", name, " has ", StateClassName(scale), " but the optimizer is ",
+                                OptimizerName(moments)));
+    }
+    for (const StateClass state : expected) {
+      const StateItem item = StateItemOf(state, moments);
       auto& ranges = classes[static_cast<size_t>(state)];
       std::sort(ranges.begin(), ranges.end(),
                 [](const auto* a, const auto* b) { return a->begin < b->begin; });
       if (ranges.empty()) return Bad(absl::StrCat("tensor ", name, " has no ", StateClassName(state)));
       int64_t end = 0;
       for (const ManifestTensor* range : ranges) {
-        if (shape == nullptr) shape = &range->shape;
-        if (range->shape != *shape) return Bad(absl::StrCat("tensor ", name, " has two shapes"));
+        if (shape == nullptr) {
+          shape = &range->shape;
+          elements = range->elements;
+        }
+        if (item.elements == 1 ? range->shape != *shape
+                               : range->shape != std::vector<int64_t>{item.Count(elements)})
+          return Bad(absl::StrCat("tensor ", name, " has two shapes"));
+        if (item.type == StoredType::kU8 && range->dtype != item.type)
+          return Bad(absl::StrCat(StateClassName(state), " of tensor ", name, " is ",
+                                  StoredTypeName(range->dtype), ", not the U8 of ", OptimizerName(moments)));
         if (range->dtype != ranges[0]->dtype)
           return Bad(absl::StrCat("tensor ", name, " has two types in one class"));
         if (range->begin != end) {
@@ -189,7 +207,16 @@ absl::StatusOr<json> ObjectMember(const json& object, const char* key) {
 absl::StatusOr<TrainingState> ParseState(const json& value) {
   TrainingState state;
   const bool pending = value.is_object() && value.contains("pending_scale");
-  STRATA_RETURN_IF_ERROR(CheckMembers(value, pending ? 9 : 8));
+  const bool optimizer = value.is_object() && value.contains("optimizer");
+  STRATA_RETURN_IF_ERROR(CheckMembers(value, 8 + (pending ? 1 : 0) + (optimizer ? 1 : 0)));
+  if (optimizer) {
+    STRATA_ASSIGN_OR_RETURN(const std::string name, JsonString(value, "optimizer"));
+    const std::optional<Moments> moments = MomentsOfOptimizer(name);
+    // Of the one without a name there is one form of every checkpoint.
+    if (!moments.has_value() || *moments == Moments::kF32)
+      return Bad(absl::StrCat("\"optimizer\" is \"", name, "\", not ", OptimizerName(Moments::kCode8)));
+    state.moments = *moments;
+  }
   if (pending) {
     STRATA_ASSIGN_OR_RETURN(const double scale, JsonDouble(value, "pending_scale"));
     state.pending_scale = static_cast<float>(scale);
@@ -231,7 +258,7 @@ absl::StatusOr<ManifestTensor> ParseTensor(const json& value, const std::map<std
   size_t index = 0;
   while (index < kStateClassLimit && StateClassName(static_cast<StateClass>(index)) != state) ++index;
   if (index == kStateClassLimit)
-    return Bad(absl::StrCat("\"class\" is \"", state, "\", not master, m, v or pending"));
+    return Bad(absl::StrCat("\"class\" is \"", state, "\", not master, m, v, pending, m_scale or v_scale"));
   tensor.state = static_cast<StateClass>(index);
   STRATA_ASSIGN_OR_RETURN(tensor.name, JsonString(value, "name"));
   STRATA_ASSIGN_OR_RETURN(const std::string dtype, JsonString(value, "dtype"));
@@ -272,12 +299,38 @@ absl::string_view StateClassName(StateClass state) {
       return "v";
     case StateClass::kPendingGradient:
       return "pending";
+    case StateClass::kFirstMomentScale:
+      return "m_scale";
+    case StateClass::kSecondMomentScale:
+      return "v_scale";
   }
   STRATA_CHECK(false);
 }
 
+std::span<const StateClass> RecordClasses(Moments moments) {
+  static constexpr StateClass kCode8[] = {StateClass::kMaster, StateClass::kFirstMoment,
+                                          StateClass::kSecondMoment, StateClass::kFirstMomentScale,
+                                          StateClass::kSecondMomentScale};
+  if (moments == Moments::kF32) return kStateClasses;
+  return kCode8;
+}
+
+StateItem StateItemOf(StateClass state, Moments moments) {
+  switch (state) {
+    case StateClass::kFirstMoment:
+    case StateClass::kSecondMoment:
+      return {.type = moments == Moments::kF32 ? StoredType::kF32 : StoredType::kU8};
+    case StateClass::kFirstMomentScale:
+    case StateClass::kSecondMomentScale:
+      return {.elements = kCode8Block};
+    default:
+      return {};
+  }
+}
+
 std::vector<StateClass> StateClassesOf(const TrainingState& state) {
-  std::vector<StateClass> classes(kStateClasses.begin(), kStateClasses.end());
+  const std::span<const StateClass> record = RecordClasses(state.moments);
+  std::vector<StateClass> classes(record.begin(), record.end());
   if (state.pending_scale.has_value()) classes.push_back(StateClass::kPendingGradient);
   return classes;
 }
@@ -325,6 +378,7 @@ absl::StatusOr<std::string> SerializeManifest(const Manifest& manifest) {
                {"block_bytes", manifest.block_bytes},
                {"files", std::move(files)},
                {"tensors", std::move(tensors)}};
+  if (state.moments != Moments::kF32) root["state"]["optimizer"] = OptimizerName(state.moments);
   if (state.pending_scale.has_value()) root["state"]["pending_scale"] = *state.pending_scale;
   std::string text;
   try {

@@ -7,13 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/checked.h"
 #include "offload/checkpoint/safetensors.h"
+#include "offload/model/moments.h"
 
 namespace strata {
 
@@ -21,16 +24,39 @@ inline constexpr char kManifestName[] = "manifest.json";
 inline constexpr int64_t kManifestLimitBytes = 64 << 20;
 inline constexpr int64_t kCheckpointBlockBytes = 4 << 20;
 
-// What is stored per parameter: fp32 master weight and AdamW's moments; in mode delayed also the gradient
-// that the next step will apply (TrainingState::pending_scale).
-enum class StateClass { kMaster = 0, kFirstMoment = 1, kSecondMoment = 2, kPendingGradient = 3 };
+// What is stored per parameter: fp32 master weight and AdamW's moments; where those are in eight bits also
+// their scales; in mode delayed also the gradient that the next step will apply
+// (TrainingState::pending_scale).
+enum class StateClass {
+  kMaster = 0,
+  kFirstMoment = 1,
+  kSecondMoment = 2,
+  kPendingGradient = 3,
+  kFirstMomentScale = 4,
+  kSecondMomentScale = 5,
+};
 // Those of every checkpoint.
 inline constexpr std::array kStateClasses = {StateClass::kMaster, StateClass::kFirstMoment,
                                              StateClass::kSecondMoment};
-inline constexpr size_t kStateClassLimit = 4;
+inline constexpr size_t kStateClassLimit = 6;
 
-// "master", "m", "v", "pending".
+// "master", "m", "v", "pending", "m_scale", "v_scale".
 absl::string_view StateClassName(StateClass state);
+
+// The classes of an optimizer record, in the order in which they lie there (offload/model/moments.h).
+std::span<const StateClass> RecordClasses(Moments moments);
+
+// What a class is made of: items of one type, each of which stands for so many neighbouring elements of a
+// tensor (the last for fewer, where they do not divide it).
+struct StateItem {
+  StoredType type = StoredType::kF32;
+  int64_t elements = 1;
+
+  int64_t bytes() const { return StoredTypeBytes(type); }
+  // Of a tensor of so many elements.
+  int64_t Count(int64_t tensor_elements) const { return CeilDiv(tensor_elements, elements); }
+};
+StateItem StateItemOf(StateClass state, Moments moments);
 
 // The small state that, with the tensors, makes a resumed run continue with the same bits.
 struct TrainingState {
@@ -43,6 +69,7 @@ struct TrainingState {
   // There is a pending gradient, of every tensor, and this is the factor it is to be multiplied by
   // (clipping).
   std::optional<float> pending_scale;
+  Moments moments = Moments::kF32;
   int64_t tokens = 0;
   // A JSON object that the trainer owns: schedule, data fingerprint, precision, last losses, ...
   std::string extra_json = "{}";
@@ -59,7 +86,7 @@ struct ManifestFile {
 };
 
 // Elements [begin, end) of a tensor lie, under its name, in `file`: as a tensor of `shape` if that is all of
-// it, else as a vector.
+// it, else as a vector. Of scales (StateItem::elements > 1) shape and elements are those of the scales.
 struct ManifestTensor {
   StateClass state = StateClass::kMaster;
   std::string name;

@@ -65,6 +65,55 @@ TEST(Manifest, SurvivesTheRoundTripToTheBit) {
   EXPECT_EQ(parsed->tensors[1].file, 1);
 }
 
+// The same with m and v in eight bits.
+Manifest EightBitExample() {
+  Manifest manifest = Example();
+  manifest.state.moments = Moments::kCode8;
+  for (ManifestTensor& tensor : manifest.tensors) {
+    if (tensor.state != StateClass::kMaster) tensor.dtype = StoredType::kU8;
+  }
+  for (const StateClass scale : {StateClass::kFirstMomentScale, StateClass::kSecondMomentScale}) {
+    manifest.files.push_back({absl::StrCat(StateClassName(scale), ".x"), 4096, 9, {9}});
+    for (const char* name : {"a", "b"})
+      manifest.tensors.push_back({scale, name, StoredType::kF32, {1}, 1, manifest.files.size() - 1, 0, 1});
+  }
+  return manifest;
+}
+
+TEST(Manifest, KnowsTheOptimizer) {
+  // Manifests of adamw say nothing of it: they are what they were.
+  EXPECT_EQ(SerializeManifest(Example())->find("optimizer\":"), std::string::npos);
+  const auto bytes = SerializeManifest(EightBitExample());
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  const auto parsed = ParseManifest(*bytes);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->state.moments, Moments::kCode8);
+  EXPECT_EQ(*SerializeManifest(*parsed), *bytes);
+  const struct {
+    std::function<void(json&)> change;
+    const char* says;
+  } cases[] = {
+      {[](json& j) { j["state"]["optimizer"] = "adamw"; }, "not adamw8bit"},
+      {[](json& j) { j["state"]["optimizer"] = 8; }, "optimizer"},
+      {[](json& j) { j["state"].erase("optimizer"); }, "has m_scale but the optimizer is adamw"},
+      {[](json& j) { j["tensors"].erase(j["tensors"].size() - 1); }, "tensor b has no v_scale"},
+      {[](json& j) { j["tensors"][2]["dtype"] = "F32"; }, "m of tensor b is F32, not the U8 of adamw8bit"},
+      {[](json& j) {
+         j["tensors"].back()["shape"] = {2};
+         j["tensors"].back()["elements"] = {0, 2};
+       },
+       "tensor b has two shapes"},
+  };
+  for (const auto& c : cases) {
+    json changed = json::parse(*bytes);
+    c.change(changed);
+    const auto refused = ParseManifest(changed.dump());
+    EXPECT_TRUE(absl::IsDataLoss(refused.status())) << c.says << ": " << refused.status();
+    EXPECT_NE(refused.status().message().find(c.says), absl::string_view::npos)
+        << c.says << ": " << refused.status();
+  }
+}
+
 TEST(Manifest, DigestIsSha256) {
   // The one-block example of FIPS 180-4.
   EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -8,8 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/checked.h"
 #include "common/mutex.h"
 #include "common/status.h"
+#include "kernels/optimizer/code8.h"
 
 namespace strata {
 namespace {
@@ -142,6 +144,17 @@ Accesses AccessesOf(const AdamWStep& step) {
           {step.v, bytes, true},
           {step.params, step.n * SizeOf(step.params_dtype), true}};
 }
+Accesses AccessesOf(const AdamWStep& step, const Code8Moments& moments) {
+  const int64_t bytes = step.n * static_cast<int64_t>(sizeof(float));
+  const int64_t scales = CeilDiv<int64_t>(step.n, kCode8Block) * static_cast<int64_t>(sizeof(float));
+  return {{step.grad, bytes, false},
+          {step.master, bytes, true},
+          {moments.m, step.n, true},
+          {moments.v, step.n, true},
+          {moments.m_scale, scales, true},
+          {moments.v_scale, scales, true},
+          {step.params, step.n * SizeOf(step.params_dtype), true}};
+}
 Accesses AccessesOfCast(const float* master, void* params, DType dtype, int64_t n) {
   return {{master, n * static_cast<int64_t>(sizeof(float)), false}, {params, n * SizeOf(dtype), true}};
 }
@@ -161,6 +174,10 @@ class DeviceStateOps : public StateOps {
 
   absl::Status AdamW(Stream* stream, const AdamWStep& step) override {
     return Enqueue(stream, "AdamW", AccessesOf(step), [this, step] { return inner_->AdamW(nullptr, step); });
+  }
+  absl::Status AdamW8(Stream* stream, const AdamWStep& step, const Code8Moments& moments) override {
+    return Enqueue(stream, "AdamW8", AccessesOf(step, moments),
+                   [this, step, moments] { return inner_->AdamW8(nullptr, step, moments); });
   }
   absl::Status CastParams(Stream* stream, const float* master, void* params, DType dtype,
                           int64_t n) override {
@@ -194,6 +211,10 @@ class HostStateOps : public StateOps {
 
   absl::Status AdamW(Stream*, const AdamWStep& step) override {
     return During("AdamW on the host", AccessesOf(step), [&] { return inner_->AdamW(nullptr, step); });
+  }
+  absl::Status AdamW8(Stream*, const AdamWStep& step, const Code8Moments& moments) override {
+    return During("AdamW8 on the host", AccessesOf(step, moments),
+                  [&] { return inner_->AdamW8(nullptr, step, moments); });
   }
   absl::Status CastParams(Stream*, const float* master, void* params, DType dtype, int64_t n) override {
     return During("CastParams on the host", AccessesOfCast(master, params, dtype, n),

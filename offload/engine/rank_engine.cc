@@ -45,30 +45,32 @@ const TensorInfo& TensorAt(const ParamUnit& unit, int64_t at) {
   return *std::prev(next);
 }
 
-// Calls `piece(tensor, first element in the tensor, values)` for the parts of a unit's range that belong to
-// tensors; `padding(values)` for the rest.
-template <typename T, typename Piece, typename Padding>
-absl::Status ForEachTensor(const ParamUnit& unit, int64_t begin, std::span<T> values, Piece piece,
-                           Padding padding) {
-  while (!values.empty()) {
+// Calls `piece(tensor, first item in the tensor, items)` for the parts of a unit's range, which begins at
+// element `begin`, that belong to tensors; `padding(items)` for the rest.
+template <typename Byte, typename Piece, typename Padding>
+absl::Status ForEachTensor(const ParamUnit& unit, StateItem item, int64_t begin, std::span<Byte> items,
+                           Piece piece, Padding padding) {
+  while (!items.empty()) {
     const TensorInfo& tensor = TensorAt(unit, begin);
-    const int64_t inside = begin - tensor.offset;
-    int64_t n;
-    if (inside < tensor.elements) {
-      n = std::min<int64_t>(tensor.elements - inside, values.size());
-      STRATA_RETURN_IF_ERROR(piece(tensor, inside, values.first(n)));
+    const int64_t inside = (begin - tensor.offset) / item.elements, count = item.Count(tensor.elements);
+    const int64_t padded = RoundUp(tensor.elements, kTensorAlignment) / item.elements;
+    const int64_t there = static_cast<int64_t>(items.size()) / item.bytes();
+    const int64_t n = std::min((inside < count ? count : padded) - inside, there);
+    const auto part = items.first(static_cast<size_t>(n * item.bytes()));
+    if (inside < count) {
+      STRATA_RETURN_IF_ERROR(piece(tensor, inside, part));
     } else {
-      const int64_t padded = RoundUp(tensor.elements, kTensorAlignment);
-      n = std::min<int64_t>(padded - inside, values.size());
-      padding(values.first(n));
+      padding(part);
     }
-    begin += n;
-    values = values.subspan(n);
+    begin += n * item.elements;
+    items = items.subspan(part.size());
   }
   return absl::OkStatus();
 }
 
-constexpr auto kZeroPadding = [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0f); };
+constexpr auto kZeroPadding = [](std::span<std::byte> items) {
+  std::fill(items.begin(), items.end(), std::byte{0});
+};
 constexpr auto kSkipPadding = [](auto) {};
 
 }  // namespace
@@ -148,12 +150,18 @@ Ladder RankEngine::ladder() const {
 }
 
 absl::Status RankEngine::Initialize(const FillMaster& fill) {
-  return states_->Load(0, [&](int unit, StateClass state, int64_t begin, std::span<float> out) {
+  return states_->Load(0, [&](int unit, StateClass state, int64_t begin, std::span<std::byte> out) {
     if (state != StateClass::kMaster) {
-      std::fill(out.begin(), out.end(), 0.0f);
+      kZeroPadding(out);
       return absl::OkStatus();
     }
-    return ForEachTensor(layout_.units[unit], begin, out, fill, kZeroPadding);
+    return ForEachTensor(
+        layout_.units[unit], StateItemOf(state, layout_.moments), begin, out,
+        [&](const TensorInfo& tensor, int64_t element, std::span<std::byte> values) {
+          return fill(tensor, element,
+                      {reinterpret_cast<float*>(values.data()), values.size() / sizeof(float)});
+        },
+        kZeroPadding);
   });
 }
 
@@ -166,15 +174,24 @@ absl::Status RankEngine::LoadCheckpoint(CheckpointReader& reader, int64_t iterat
                          "resume it with memory.mode: delayed")),
                      kCauseCheckpoint);
   }
-  return states_->Load(iterations, [&](int unit, StateClass state, int64_t begin, std::span<float> out) {
+  if (const Moments stored = reader.manifest().state.moments; stored != layout_.moments) {
+    return WithCause(
+        absl::FailedPreconditionError(absl::StrCat(
+            reader.path(), " holds the optimizer states of ", OptimizerName(stored),
+            ", training.optimizer.name is ", OptimizerName(layout_.moments),
+            ": neither can go on with the other's. Resume it with training.optimizer.name: ",
+            OptimizerName(stored), ", or export its weights and start a new job with them (model.from)")),
+        kCauseCheckpoint);
+  }
+  return states_->Load(iterations, [&](int unit, StateClass state, int64_t begin, std::span<std::byte> out) {
     if (state == StateClass::kPendingGradient && !pending) {
-      std::fill(out.begin(), out.end(), 0.0f);
+      kZeroPadding(out);
       return absl::OkStatus();
     }
     return ForEachTensor(
-        layout_.units[unit], begin, out,
-        [&](const TensorInfo& tensor, int64_t element, std::span<float> values) {
-          return WithCause(reader.ReadRange(state, tensor.name, element, values), kCauseCheckpoint);
+        layout_.units[unit], StateItemOf(state, layout_.moments), begin, out,
+        [&](const TensorInfo& tensor, int64_t item, std::span<std::byte> items) {
+          return WithCause(reader.ReadItems(state, tensor.name, item, items), kCauseCheckpoint);
         },
         kZeroPadding);
   });
@@ -189,25 +206,34 @@ std::vector<CheckpointTensor> RankEngine::Tensors() const {
 }
 
 absl::Status RankEngine::SaveTo(CheckpointWriter& writer, int64_t iterations) {
+  if (writer.moments() != layout_.moments) {
+    return absl::InternalError(absl::StrCat("a checkpoint of ", OptimizerName(writer.moments()),
+                                            " for the states of ", OptimizerName(layout_.moments)));
+  }
   size_t first = 0;  // index of the unit's first tensor
   for (size_t u = 0; u < layout_.units.size(); ++u) {
     const ParamUnit& unit = layout_.units[u];
     const std::vector<StateClass> classes = writer.classes();
-    const auto append = [&](int, StateClass state, int64_t begin, std::span<const float> values) {
+    const auto append = [&](int, StateClass state, int64_t begin, std::span<const std::byte> items) {
       if (std::find(classes.begin(), classes.end(), state) == classes.end()) return absl::OkStatus();
+      const StateItem item = StateItemOf(state, layout_.moments);
       return ForEachTensor(
-          unit, begin, values,
-          [&](const TensorInfo& tensor, int64_t element, std::span<const float> part) -> absl::Status {
+          unit, item, begin, items,
+          [&](const TensorInfo& tensor, int64_t first_item, std::span<const std::byte> part) -> absl::Status {
             // A checkpoint is what later attempts fall back on: a poisoned one must not displace good ones.
-            if (const int64_t bad = FirstNonFinite(part.data(), static_cast<int64_t>(part.size()));
-                bad >= 0) {
+            const auto* const floats = reinterpret_cast<const float*>(part.data());
+            const int64_t bad = item.type == StoredType::kF32
+                                    ? FirstNonFinite(floats, static_cast<int64_t>(part.size()) / item.bytes())
+                                    : -1;
+            if (bad >= 0) {
               return WithCause(
                   absl::FailedPreconditionError(absl::StrCat(
-                      StateClassName(state), " of ", tensor.name, " is not finite at element ", element + bad,
+                      StateClassName(state), " of ", tensor.name, " is not finite at element ",
+                      (first_item + bad) * item.elements,
                       ": no checkpoint is written. Lower training.optimizer.lr or set training.grad_clip")),
                   kCauseNumeric);
             }
-            return writer.Append(state, first + (&tensor - unit.tensors.data()), element, part);
+            return writer.Append(state, first + (&tensor - unit.tensors.data()), first_item, part);
           },
           kSkipPadding);
     };
@@ -226,16 +252,18 @@ absl::StatusOr<std::string> RankEngine::StateHash(int64_t iterations) {
   Sha256 total;
   for (const auto& [name, place] : by_name) {
     const auto& [unit, tensor] = place;
-    Sha256 parts[4];  // of the state; a pending gradient is not yet part of it
+    // Of the state and last the parameters; a pending gradient is not yet part of it.
+    const std::span<const StateClass> classes = RecordClasses(layout_.moments);
+    std::vector<Sha256> parts(classes.size() + 1);
     STRATA_RETURN_IF_ERROR(states_->Read(
         unit, tensor->offset, tensor->offset + tensor->elements, iterations,
-        [&](int, StateClass state, int64_t, std::span<const float> values) {
-          if (state == StateClass::kPendingGradient) return absl::OkStatus();
-          parts[static_cast<int>(state)].Update(values.data(), values.size_bytes());
+        [&](int, StateClass state, int64_t, std::span<const std::byte> items) {
+          const auto found = std::find(classes.begin(), classes.end(), state);
+          if (found != classes.end()) parts[found - classes.begin()].Update(items.data(), items.size());
           return absl::OkStatus();
         },
         [&](int, int64_t, std::span<const std::byte> bytes) {
-          parts[3].Update(bytes.data(), bytes.size());
+          parts.back().Update(bytes.data(), bytes.size());
           return absl::OkStatus();
         }));
     total.Update(name.data(), name.size());

@@ -71,15 +71,17 @@ class RankEngine {
   using FillMaster =
       std::function<absl::Status(const TensorInfo& tensor, int64_t element, std::span<float> out)>;
   absl::Status Initialize(const FillMaster& fill);
+  // kFailedPrecondition for a checkpoint of another mode or optimizer, with the remedy.
   absl::Status LoadCheckpoint(CheckpointReader& reader, int64_t iterations);
 
-  // Streams every state into `writer` (created with Tensors()). States that are not finite are an error with
-  // the cause NUMERIC.
+  // Streams every state into `writer` (created with Tensors() and the layout's moments). States that are not
+  // finite are an error with the cause NUMERIC.
   std::vector<CheckpointTensor> Tensors() const;
   absl::Status SaveTo(CheckpointWriter& writer, int64_t iterations);
 
-  // SHA-256, hex, over the SHA-256 of master, m, v and low-precision parameters of each tensor, in the order
-  // of the tensors' names. Independent of where and in which chunks states live.
+  // SHA-256, hex, over the SHA-256 of master, m, v (their codes, then their scales) and low-precision
+  // parameters of each tensor, in the order of the tensors' names. Independent of where and in which chunks
+  // states live.
   absl::StatusOr<std::string> StateHash(int64_t iterations);
 
   // Highest byte handed out so far in each tier: by the steps of `result`, and for loading and saving states.

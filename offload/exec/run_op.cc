@@ -5,6 +5,7 @@
 #include "absl/container/inlined_vector.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "kernels/optimizer/code8.h"
 #include "offload/exec/executor.h"
 
 namespace strata {
@@ -23,6 +24,22 @@ std::string TensorAt(const ParamUnit& unit, int64_t element) {
     if (element >= tensor.offset && element < tensor.offset + tensor.elements) return tensor.name;
   }
   return unit.name;
+}
+
+// AdamW on elements from `begin` on of a record of n elements. Both are where blocks of codes begin: groups
+// are of whole tensors.
+absl::Status UpdateMoments(StateOps& math, Stream* stream, AdamWStep& update, Moments moments, float* record,
+                           int64_t n, int64_t begin) {
+  if (moments == Moments::kF32) {
+    update.m = record + n + begin;
+    update.v = record + 2 * n + begin;
+    return math.AdamW(stream, update);
+  }
+  auto* const codes = reinterpret_cast<uint8_t*>(record + n);
+  auto* const scales = reinterpret_cast<float*>(codes + 2 * n) + begin / kCode8Block;
+  return math.AdamW8(
+      stream, update,
+      {.m = codes + begin, .v = codes + n + begin, .m_scale = scales, .v_scale = scales + n / kCode8Block});
 }
 
 // Micro-batches and contributions of a step are fewer than this (CheckSizes).
@@ -269,8 +286,6 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
     update.n = end - begin;
     update.grad = gradient + begin;
     update.master = master + begin;
-    update.m = master + n + begin;
-    update.v = master + 2 * n + begin;
     update.params = copy;
     update.params_dtype = plan_.compute_dtype;
     update.lr = hyper.lr;
@@ -280,7 +295,7 @@ absl::Status Executor::RunUpdate(LaneState& lane, const Op& op, int64_t step, St
     update.weight_decay = hyper.weight_decay;
     update.step = applied_ + 1;
     update.grad_scale = *scale;
-    STRATA_RETURN_IF_ERROR(math.AdamW(lane.stream, update));
+    STRATA_RETURN_IF_ERROR(UpdateMoments(math, lane.stream, update, plan_.moments, master, n, begin));
   }
   return absl::OkStatus();
 }

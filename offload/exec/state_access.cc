@@ -8,8 +8,16 @@
 namespace strata {
 namespace {
 
-std::span<float> Floats(std::span<std::byte> bytes, int64_t n) {
-  return {reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(n)};
+// Calls f(class, its items) for the classes of a record of n elements, in the order in which they lie there.
+template <typename Byte, typename F>
+absl::Status ForEachClass(Moments moments, int64_t n, Byte* record, F f) {
+  for (const StateClass state : RecordClasses(moments)) {
+    const StateItem item = StateItemOf(state, moments);
+    const int64_t bytes = item.Count(n) * item.bytes();
+    STRATA_RETURN_IF_ERROR(f(state, std::span<Byte>(record, static_cast<size_t>(bytes))));
+    record += bytes;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -30,7 +38,7 @@ absl::StatusOr<std::unique_ptr<StateAccess>> StateAccess::Create(const StepPlan&
   for (const auto& unit : plan.chunks) {
     for (const ChunkInfo& chunk : unit) elements = std::max(elements, chunk.end - chunk.begin);
   }
-  const int64_t record = RoundUp<int64_t>(elements * 12, kSlotAlignment);
+  const int64_t record = RoundUp<int64_t>(RecordBytes(plan.moments, elements), kSlotAlignment);
   const int64_t params = RoundUp<int64_t>(elements * SizeOf(plan.compute_dtype), kSlotAlignment);
   const int64_t begin = RoundUp<int64_t>(persistent_end, kSlotAlignment);
   if (begin + record + params > static_cast<int64_t>(resources.host->size())) {
@@ -67,33 +75,33 @@ absl::Status StateAccess::LoadChunk(int unit, int chunk, int64_t iterations, con
   const ChunkInfo& info = plan_.chunks[unit][chunk];
   const ChunkHome& home = plan_.homes[unit][chunk];
   const Slot& slot = plan_.slots[home.record_slot];
-  const int64_t n = info.end - info.begin;
+  const int64_t n = info.end - info.begin, bytes = RecordBytes(plan_.moments, n);
   // A record at home in the host arena is filled in place; the others are staged.
   std::span<std::byte> memory = record_;
   if (slot.tier == Tier::kHost) {
-    memory = {resources_.host->data() + slot.offset + home.record_offset, static_cast<size_t>(12 * n)};
+    memory = {resources_.host->data() + slot.offset + home.record_offset, static_cast<size_t>(bytes)};
   }
-  const std::span<float> values = Floats(memory, 3 * n);
-  for (const StateClass state : kStateClasses) {
-    STRATA_RETURN_IF_ERROR(fill(unit, state, info.begin, values.subspan(static_cast<size_t>(state) * n, n)));
-  }
+  STRATA_RETURN_IF_ERROR(ForEachClass(
+      plan_.moments, n, memory.data(),
+      [&](StateClass state, std::span<std::byte> items) { return fill(unit, state, info.begin, items); }));
   switch (slot.tier) {
     case Tier::kHost:
       break;
     case Tier::kDevice:
       STRATA_RETURN_IF_ERROR(resources_.device->CopyToDevice(
-          nullptr, resources_.device->arena() + slot.offset + home.record_offset, memory.data(), 12 * n));
+          nullptr, resources_.device->arena() + slot.offset + home.record_offset, memory.data(), bytes));
       break;
     case Tier::kNvme: {
-      const int64_t stored = static_cast<int64_t>(StoredBytes(static_cast<uint64_t>(12 * n)));
-      std::fill(memory.begin() + 12 * n, memory.begin() + stored, std::byte{0});
+      const int64_t stored = static_cast<int64_t>(StoredBytes(static_cast<uint64_t>(bytes)));
+      std::fill(memory.begin() + bytes, memory.begin() + stored, std::byte{0});
       STRATA_RETURN_IF_ERROR(resources_.store->Write(*engine_, static_cast<ItemId>(home.record_slot),
                                                      static_cast<Generation>(iterations),
                                                      memory.first(stored)));
       break;
     }
   }
-  return StoreParams(unit, chunk, iterations, values.data());
+  // Master weights come first.
+  return StoreParams(unit, chunk, iterations, reinterpret_cast<const float*>(memory.data()));
 }
 
 absl::Status StateAccess::StoreParams(int unit, int chunk, int64_t iterations, const float* master) {
@@ -149,7 +157,7 @@ absl::Status StateAccess::LoadPending(int unit, int chunk, const Fill& fill) {
   const bool host = slot.tier == Tier::kHost;
   std::byte* memory = host ? resources_.host->data() + offset : record_.data();
   STRATA_RETURN_IF_ERROR(
-      fill(unit, StateClass::kPendingGradient, info.begin, Floats({memory, static_cast<size_t>(4 * n)}, n)));
+      fill(unit, StateClass::kPendingGradient, info.begin, {memory, static_cast<size_t>(4 * n)}));
   if (host) return absl::OkStatus();
   return resources_.device->CopyToDevice(nullptr, resources_.device->arena() + offset, memory, 4 * n);
 }
@@ -163,20 +171,23 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
     if (from >= to) continue;
     const ChunkHome& home = plan_.homes[unit][chunk];
     const int64_t n = info.end - info.begin;
-    STRATA_ASSIGN_OR_RETURN(const std::byte* record,
-                            Fetch(home.record_slot, home.record_offset, 12 * n, iterations, record_),
-                            "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
-    const float* values = reinterpret_cast<const float*>(record);
-    for (const StateClass state : kStateClasses) {
-      const float* first = values + static_cast<int64_t>(state) * n + (from - info.begin);
-      STRATA_RETURN_IF_ERROR(visit(unit, state, from, {first, static_cast<size_t>(to - from)}));
-    }
+    // Items are clipped to the range: it begins with one.
+    const auto clipped = [&](StateClass state, std::span<const std::byte> items) {
+      const StateItem item = StateItemOf(state, plan_.moments);
+      const int64_t first = (from - info.begin) / item.elements, count = item.Count(to - from);
+      return visit(unit, state, from,
+                   items.subspan(static_cast<size_t>(first * item.bytes()),
+                                 static_cast<size_t>(count * item.bytes())));
+    };
+    STRATA_ASSIGN_OR_RETURN(
+        const std::byte* record,
+        Fetch(home.record_slot, home.record_offset, RecordBytes(plan_.moments, n), iterations, record_),
+        "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
+    STRATA_RETURN_IF_ERROR(ForEachClass(plan_.moments, n, record, clipped));
     if (!plan_.pending.empty()) {
       STRATA_ASSIGN_OR_RETURN(const std::byte* pending,
                               Fetch(plan_.pending[unit], 4 * info.begin, 4 * n, iterations, record_));
-      const float* first = reinterpret_cast<const float*>(pending) + (from - info.begin);
-      STRATA_RETURN_IF_ERROR(
-          visit(unit, StateClass::kPendingGradient, from, {first, static_cast<size_t>(to - from)}));
+      STRATA_RETURN_IF_ERROR(clipped(StateClass::kPendingGradient, {pending, static_cast<size_t>(4 * n)}));
     }
     if (!params) continue;
     const int64_t size = SizeOf(plan_.compute_dtype);

@@ -19,12 +19,13 @@ namespace strata {
 
 class StateAccess {
  public:
-  // Fills `out` with the elements [begin, begin + out.size()) of a unit's flat range (padding included:
-  // zero).
-  using Fill = std::function<absl::Status(int unit, StateClass state, int64_t begin, std::span<float> out)>;
-  // Sees elements [begin, begin + values.size()) of a unit.
-  using Visit =
-      std::function<absl::Status(int unit, StateClass state, int64_t begin, std::span<const float> values)>;
+  // Fills `out` with items of a class (StateItemOf), from that of element `begin` of a unit's flat range on
+  // (padding included: zero). `begin` is where an item begins.
+  using Fill =
+      std::function<absl::Status(int unit, StateClass state, int64_t begin, std::span<std::byte> out)>;
+  // Sees them.
+  using Visit = std::function<absl::Status(int unit, StateClass state, int64_t begin,
+                                           std::span<const std::byte> items)>;
   // The low-precision parameters of [begin, begin + bytes.size() / element size).
   using VisitParams = std::function<absl::Status(int unit, int64_t begin, std::span<const std::byte> bytes)>;
 
@@ -36,9 +37,9 @@ class StateAccess {
   // the NVMe store.
   absl::Status Load(int64_t iterations, const Fill& fill);
 
-  // The chunks of `unit` that overlap elements [begin, end), in order; each is visited whole for master, m, v
-  // and, in mode delayed, the pending gradient (clipped to the range), then for the low-precision parameters
-  // when `params` is given.
+  // The chunks of `unit` that overlap elements [begin, end), in order; each is visited whole for the classes
+  // of its record and, in mode delayed, the pending gradient (clipped to the range, which begins with a
+  // tensor), then for the low-precision parameters when `params` is given.
   absl::Status Read(int unit, int64_t begin, int64_t end, int64_t iterations, const Visit& visit,
                     const VisitParams& params);
 

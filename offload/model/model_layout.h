@@ -5,7 +5,7 @@
 // than one block (a tied embedding). Parameters of one unit live in one flat range of elements; each
 // tensor starts at a multiple of kTensorAlignment elements, and the padding is zero and stays zero.
 // Buffers of a unit: low-precision parameters (compute dtype), gradients (acc dtype), and optimizer
-// records {master, m, v} (float), all indexed by the same flat element.
+// records {master, m, v} (moments.h), all indexed by the same flat element.
 #ifndef OFFLOAD_MODEL_MODEL_LAYOUT_H_
 #define OFFLOAD_MODEL_MODEL_LAYOUT_H_
 
@@ -15,11 +15,16 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/dtype.h"
+#include "kernels/optimizer/code8.h"
 #include "offload/model/model_config.h"
+#include "offload/model/moments.h"
 
 namespace strata {
 
-inline constexpr int64_t kTensorAlignment = 64;  // elements: 128 bytes of bf16
+// Elements: 128 bytes of bf16.
+inline constexpr int64_t kTensorAlignment = 64;
+// Tensors of a unit begin with a block of eight-bit states, and units end with one.
+static_assert(kTensorAlignment % kCode8Block == 0);
 
 inline constexpr int kDecayGroup = 0;
 inline constexpr int kPlainGroup = 1;
@@ -75,6 +80,7 @@ struct Block {
 struct ModelLayout {
   ModelConfig config;
   DType compute_dtype = DType::kBF16;
+  Moments moments = Moments::kF32;  // of optimizer records; BuildModelLayout leaves it to its caller
   int64_t micro_batch = 0;
   int64_t seq = 0;
   std::vector<ParamUnit> units;

@@ -59,6 +59,7 @@ class Builder {
     plan_.kind = kind;
     plan_.mode = choice.mode;
     plan_.compute_dtype = layout.compute_dtype;
+    plan_.moments = layout.moments;
     plan_.micro_batches = train_ ? choice.micro_batches : 1;
     plan_.clip = choice.clip;
     const bool redoes = std::find(assumed_.begin(), assumed_.end(), true) != assumed_.end();
@@ -543,7 +544,7 @@ class Builder {
     const ChunkHome& home = table_.homes[u][k];
     const bool on_device = at.record == Tier::kDevice;
     const int64_t n = ChunkElements(u, k);
-    const int64_t record_bytes = n * kRecordBytesPerElement;
+    const int64_t record_bytes = RecordBytes(layout_.moments, n);
     const int64_t params_bytes = n * facts_.param_size;
 
     // All that is done again uses one slot in turn, the last to be free: what comes after it has the others.
@@ -565,7 +566,7 @@ class Builder {
     marks_.updates.push_back(Emit(
         OpKind::kUpdate, on_device ? lanes_.compute : lanes_.cpu,
         {RW(record_slot, 0, record_bytes, Record(u, k, 0), Record(u, k, 1)), gradient, params}, -1, u, k));
-    plan_.ops.back().bytes = n * (28 + facts_.param_size);
+    plan_.ops.back().bytes = 2 * record_bytes + n * (4 + facts_.param_size);
     accumulated_chunk_.Release(gradient.slot, false);
     host_sums_[facts_.unit_class[u]].Release(gradient.slot, true);
 

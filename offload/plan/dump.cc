@@ -66,10 +66,10 @@ const char* KindName(PlanKind kind) { return kind == PlanKind::kTrain ? "train" 
 }  // namespace
 
 std::string DumpText(const StepPlan& plan) {
-  std::string out =
-      absl::StrCat(KindName(plan.kind), " plan, mode ", Name(plan.mode), plan.clip ? ", clipping" : "", ", ",
-                   plan.micro_batches, " micro-batches, ", Name(plan.compute_dtype), ", ", plan.ops.size(),
-                   " operations on ", plan.lanes.size(), " lanes\n");
+  std::string out = absl::StrCat(KindName(plan.kind), " plan, mode ", Name(plan.mode),
+                                 plan.clip ? ", clipping" : "", ", ", plan.micro_batches, " micro-batches, ",
+                                 Name(plan.compute_dtype), ", ", OptimizerName(plan.moments), ", ",
+                                 plan.ops.size(), " operations on ", plan.lanes.size(), " lanes\n");
   for (int t = 0; t < kTierCount; ++t)
     absl::StrAppend(&out, Name(static_cast<Tier>(t)), " ", plan.arena_bytes[t], " bytes\n");
   for (size_t s = 0; s < plan.slots.size(); ++s) {
@@ -95,7 +95,8 @@ std::string DumpJson(const StepPlan& plan) {
   std::string out =
       absl::StrCat("{\"kind\":\"", KindName(plan.kind), "\",\"mode\":\"", Name(plan.mode),
                    "\",\"clip\":", plan.clip ? "true" : "false", ",\"micro_batches\":", plan.micro_batches,
-                   ",\"compute_dtype\":\"", Name(plan.compute_dtype), "\",\"arena_bytes\":{");
+                   ",\"compute_dtype\":\"", Name(plan.compute_dtype), "\",\"optimizer\":\"",
+                   OptimizerName(plan.moments), "\",\"arena_bytes\":{");
   for (int t = 0; t < kTierCount; ++t)
     absl::StrAppend(&out, t == 0 ? "" : ",", "\"", Name(static_cast<Tier>(t)), "\":", plan.arena_bytes[t]);
   absl::StrAppend(&out, "},\"lanes\":[");

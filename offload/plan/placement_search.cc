@@ -355,7 +355,8 @@ ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& b
     }
     if (home.gradients == Tier::kNvme) problem.nvme_seconds += sum * problem.nvme_seconds_per_byte;
     if (home.record == Tier::kNvme)
-      problem.nvme_seconds += n * kRecordBytesPerElement * problem.nvme_seconds_per_byte / micro_batches;
+      problem.nvme_seconds += static_cast<double>(RecordBytes(layout.moments, layout.units[u].elements)) *
+                              problem.nvme_seconds_per_byte / micro_batches;
     if (home.record != Tier::kDevice) cpu += n * profile.adamw_seconds_per_parameter / micro_batches;
   }
   problem.floor_seconds = cpu;

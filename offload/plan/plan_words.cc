@@ -81,7 +81,7 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
     const int64_t n = layout.units[u].elements;
     job->placement[0][static_cast<int>(home.params)] += n * param;
     job->placement[1][static_cast<int>(home.gradients)] += n * acc;
-    job->placement[2][static_cast<int>(home.record)] += n * kRecordBytesPerElement;
+    job->placement[2][static_cast<int>(home.record)] += RecordBytes(layout.moments, n);
   }
   const SlotTable table = MakeSlotTable(layout, LayoutFacts(layout), job->choice, PlanKind::kTrain);
   const auto add = [&](const SlotTable::Held& held, size_t b, int64_t bytes) {
@@ -125,6 +125,15 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, const 
   const char* const kClasses[] = {"parameters", "gradients", "optimizer", "activations"};
   for (int i = 0; i < 4; ++i)
     job->notes.push_back(absl::StrCat(kClasses[i], ": ", WhereText(job->placement[i])));
+  if (request.layout->moments == Moments::kCode8) {
+    const int64_t n = request.layout->total_elements();
+    const auto mean = [n](Moments moments) {
+      return static_cast<double>(RecordBytes(moments, n)) / static_cast<double>(n);
+    };
+    job->notes.push_back(absl::StrFormat(
+        "optimizer adamw8bit: m and v in eight bits, %.4g bytes of state a parameter instead of %.4g",
+        mean(Moments::kCode8), mean(Moments::kF32)));
+  }
   const int layers = static_cast<int>(request.layout->blocks.size()) - 2;
   int kept = 0, selective = 0, swapped = 0, inputs = 0;
   for (int b = 1; b <= layers; ++b) {

@@ -140,7 +140,7 @@ class TableBuilder {
   // What `count` chunks of n elements need in the pools, and (sums only) of their homes.
   void CountChunks(int u, int64_t n, int64_t count) {
     const PlanChoice::UnitHome& home = choice_.units[u];
-    const int64_t record_bytes = n * kRecordBytesPerElement, params_bytes = n * facts_.param_size;
+    const int64_t record_bytes = RecordBytes(layout_.moments, n), params_bytes = n * facts_.param_size;
     if (sums_only_) {
       alloc_.Sum(home.record, RecordSlotBytes(home, n), count);
       if (home.params == Tier::kNvme) alloc_.Sum(Tier::kNvme, Stored(params_bytes), count);
@@ -152,8 +152,8 @@ class TableBuilder {
     if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
   }
 
-  static int64_t RecordSlotBytes(const PlanChoice::UnitHome& home, int64_t n) {
-    const int64_t bytes = n * kRecordBytesPerElement;
+  int64_t RecordSlotBytes(const PlanChoice::UnitHome& home, int64_t n) const {
+    const int64_t bytes = RecordBytes(layout_.moments, n);
     return home.record == Tier::kNvme ? Stored(bytes) : bytes;
   }
 

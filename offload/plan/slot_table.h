@@ -29,7 +29,6 @@ namespace strata {
 
 // Chunk offsets in a unit's parameters are multiples of 4096 bytes for every compute dtype.
 inline constexpr int64_t kChunkMultiple = 2048;
-inline constexpr int64_t kRecordBytesPerElement = 12;  // master, m, v
 
 // What of a layout does not depend on choices.
 struct LayoutFacts {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "offload/model/moments.h"
 
 namespace strata {
 
@@ -73,7 +74,7 @@ enum class ContentKind : uint8_t {
   kGradient,     // {unit, micro_batch}: one block's contribution, acc dtype. `block` says whose.
   kAccumulated,  // {unit, chunk or -1 for the whole unit, contributions}: running sum of gradients, acc dtype
   kPending,      // {unit, chunk or -1}: mode delayed: the complete sum of the step before, acc dtype
-  kRecord,       // {unit, chunk}: optimizer record: master[n], m[n], v[n] floats, n = the chunk's elements
+  kRecord,       // {unit, chunk}: optimizer record of the chunk's elements (offload/model/moments.h)
   kActivation,   // {block, micro_batch}: the input of block `block`
   kSaved,        // {block, micro_batch}: what FORWARD leaves for BACKWARD, the part that `selective` keeps
   kSavedRest,    // {block, micro_batch}: the part that `selective` computes again
@@ -206,6 +207,7 @@ struct StepPlan {
   PlanKind kind = PlanKind::kTrain;
   Mode mode = Mode::kSync;
   DType compute_dtype = DType::kBF16;
+  Moments moments = Moments::kF32;
   int64_t micro_batches = 0;
   bool clip = false;
   std::vector<Lane> lanes;

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "common/checked.h"
 #include "common/random.h"
 
 namespace strata {
@@ -150,7 +151,7 @@ class Run {
     const ChunkHome& home = plan_.homes[u][k];
     const int64_t n = plan_.chunks[u][k].end - plan_.chunks[u][k].begin;
     const uint64_t name = Mix(u, k);
-    for (int64_t i = 0; i < n * 12 / kCell; ++i)
+    for (int64_t i = 0; i < CeilDiv(RecordBytes(plan_.moments, n), kCell); ++i)
       visit(Home(home.record_slot, home.record_offset, i, version), Mix(Mix(name, 1), i));
     for (int64_t i = 0; i < n * SizeOf(plan_.compute_dtype) / kCell; ++i)
       visit(Home(home.params_slot, home.params_offset, i, version), Mix(Mix(name, 2), i));

@@ -7,6 +7,7 @@ namespace strata {
 ModelLayout MakeTestLayout(const TestShape& shape) {
   ModelLayout layout;
   layout.compute_dtype = shape.compute;
+  layout.moments = shape.moments;
   layout.micro_batch = 2;
   layout.seq = 16;
   layout.activation_bytes = shape.activation_bytes;
@@ -110,6 +111,7 @@ TestShape RandomShape(TestRandom& random) {
   shape.units_per_layer = 1 + random.Below(2);
   shape.saved_bytes = random.Below(3) * 20000;
   shape.saved_rest_bytes = shape.saved_bytes == 0 ? 0 : random.Below(3) * 8000;
+  shape.moments = random.Below(3) == 0 ? Moments::kCode8 : Moments::kF32;
   return shape;
 }
 

@@ -18,6 +18,7 @@ struct TestShape {
   bool tied = false;
   int units_per_layer = 1;
   DType compute = DType::kBF16;
+  Moments moments = Moments::kF32;
   int64_t activation_bytes = 8192;
   int64_t saved_bytes = 12000;
   int64_t saved_rest_bytes = 8000;

@@ -6,6 +6,11 @@
 namespace strata::verifier {
 int64_t AccSize(const StepPlan& plan) { return plan.compute_dtype == DType::kF64 ? 8 : 4; }
 
+// Master weights and m and v: floats, or a byte each and a float for 64.
+int64_t RecordSize(const StepPlan& plan, int64_t n) {
+  return plan.moments == Moments::kF32 ? 12 * n : 4 * n + 2 * (n + (n + 63) / 64 * 4);
+}
+
 bool IsOfUnit(ContentKind kind) {
   return kind == ContentKind::kParams || kind == ContentKind::kGradient ||
          kind == ContentKind::kAccumulated || kind == ContentKind::kPending || kind == ContentKind::kRecord;
@@ -20,8 +25,8 @@ bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int
   int64_t size = AccSize(plan);
   if (content.kind == ContentKind::kParams) size = SizeOf(plan.compute_dtype);
   if (content.kind == ContentKind::kRecord) {
-    size = kRecordElementBytes;
-    last -= std::exchange(first, 0);  // Each chunk's record is a buffer of its own.
+    last = RecordSize(plan, last - std::exchange(first, 0));  // Each chunk's record is a buffer of its own.
+    size = 1;
   }
   *begin = first * size;
   *end = last * size;

@@ -13,7 +13,6 @@
 namespace strata::verifier {
 
 constexpr int64_t kBlock = 4096;
-constexpr int64_t kRecordElementBytes = 12;
 
 template <typename... Parts>
 absl::Status Wrong(const Parts&... parts) {
@@ -23,6 +22,8 @@ absl::Status Wrong(const Parts&... parts) {
 // The bytes that a content of a unit takes: [begin, end) of the unit's buffer of that kind. False for other
 // kinds, whose size is the operand's.
 bool UnitRange(const StepPlan& plan, const Content& content, int64_t* begin, int64_t* end);
+// Of an optimizer record of n elements.
+int64_t RecordSize(const StepPlan& plan, int64_t n);
 // Bytes per element of sums of gradients.
 int64_t AccSize(const StepPlan& plan);
 bool IsOfUnit(ContentKind kind);

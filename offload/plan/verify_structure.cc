@@ -102,7 +102,7 @@ absl::Status CheckChunks(const StepPlan& plan) {
       const ChunkHome& home = plan.homes[u][k];
       const int64_t n = chunk.end - chunk.begin;
       STRATA_RETURN_IF_ERROR(CheckHome(plan, u, k, "optimizer records", home.record_slot, home.record_offset,
-                                       n * kRecordElementBytes));
+                                       RecordSize(plan, n)));
       STRATA_RETURN_IF_ERROR(CheckHome(plan, u, k, "parameters", home.params_slot, home.params_offset,
                                        n * SizeOf(plan.compute_dtype)));
     }
@@ -120,8 +120,8 @@ absl::Status CheckStateStaging(const StepPlan& plan) {
   for (const auto& unit : plan.chunks) {
     for (const ChunkInfo& chunk : unit) {
       const int64_t n = chunk.end - chunk.begin;
-      staging = std::max(staging, RoundUp(n * kRecordElementBytes, kBlock) +
-                                      RoundUp(n * SizeOf(plan.compute_dtype), kBlock));
+      staging = std::max(
+          staging, RoundUp(RecordSize(plan, n), kBlock) + RoundUp(n * SizeOf(plan.compute_dtype), kBlock));
     }
   }
   const int64_t arena = plan.arena_bytes[static_cast<int>(Tier::kHost)];

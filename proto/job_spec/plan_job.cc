@@ -1,5 +1,6 @@
 #include "proto/job_spec/plan_job.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "common/status.h"
 #include "offload/checkpoint/export.h"
 #include "offload/exec/trace.h"
+#include "offload/model/moments.h"
 #include "offload/plan/chunk_size.h"
 #include "proto/job_spec/parameter_groups.h"
 #include "proto/machine/machine.h"
@@ -197,6 +199,13 @@ absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
   STRATA_ASSIGN_OR_RETURN(ModelLayout layout,
                           BuildModelLayout(config, DTypeOf(spec.training().precision()),
                                            spec.training().micro_batch(), spec.data().seq_len()));
+  const std::string& optimizer = spec.training().optimizer().name();
+  const std::optional<Moments> moments = MomentsOfOptimizer(optimizer);
+  if (!moments.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("training.optimizer.name: '", optimizer,
+                                                   "' is not known: choose one of ", kOptimizerNames));
+  }
+  layout.moments = *moments;
   STRATA_RETURN_IF_ERROR(AssignGroups(spec.training(), layout));
   return layout;
 }

@@ -11,6 +11,7 @@
 #include "common/bytes.h"
 #include "common/checked.h"
 #include "google/protobuf/descriptor.h"
+#include "offload/model/moments.h"
 #include "proto/job_spec/text.h"
 
 namespace strata {
@@ -327,9 +328,9 @@ void CheckGroups(const v1::OptimizerSpec& optimizer, Checker& check) {
 
 void CheckOptimizer(const v1::OptimizerSpec& optimizer, Checker& check) {
   const std::string at = "training.optimizer.";
-  check.Require(
-      optimizer.name() == "adamw", at + "name",
-      absl::StrCat("'", PrintableExcerpt(optimizer.name()), "' is not known: this version has only adamw"));
+  check.Require(MomentsOfOptimizer(optimizer.name()).has_value(), at + "name",
+                absl::StrCat("'", PrintableExcerpt(optimizer.name()), "' is not known: choose one of ",
+                             kOptimizerNames));
   check.Real(at + "lr", optimizer.lr(), optimizer.lr() >= kLrMin && optimizer.lr() <= 10,
              "must be from 1e-20 to 10, such as 1e-3");
   CheckBetas(at + "betas", optimizer.betas(), check);

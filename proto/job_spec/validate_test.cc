@@ -251,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 "training.global_batch", "tokens a step"},
         BadCase{"Optimizer", [](Spec& s) { Training(s).mutable_optimizer()->set_name("sgd"); },
-                "training.optimizer.name", "only adamw"},
+                "training.optimizer.name", "choose one of adamw, adamw8bit"},
         BadCase{"LrZero", [](Spec& s) { Training(s).mutable_optimizer()->set_lr(0); }, "training.optimizer.lr",
                 "from 1e-20"},
         BadCase{"LrTiny", [](Spec& s) { Training(s).mutable_optimizer()->set_lr(1e-300); }, "training.optimizer.lr",

@@ -5,18 +5,29 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "offload/checkpoint/checkpoint_reader.h"
+#include "offload/checkpoint/checkpoint_writer.h"
+#include "offload/exec/step_metrics.h"
 #include "worker/trainer/engine_testing.h"
 
 namespace strata {
 namespace {
 
-TEST_F(EngineTest, PlacementIsInvisibleToTheResult) {
+class OptimizerTest : public EngineTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static v1::JobSpec Job(v1::JobSpec spec) { return WithOptimizer(std::move(spec), GetParam()); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, OptimizerTest, ::testing::Values("adamw", "adamw8bit"),
+                         [](const auto& name) { return std::string(name.param); });
+
+TEST_P(OptimizerTest, PlacementIsInvisibleToTheResult) {
   for (const auto& [what, base] :
-       {std::pair("llama bf16", SmallLlama()), std::pair("gpt2 bf16", SmallGpt2())}) {
+       {std::pair("llama bf16", Job(SmallLlama())), std::pair("gpt2 bf16", Job(SmallGpt2()))}) {
     const std::string expected = Bits(base);
     ASSERT_FALSE(HasFailure());
     for (const Setting& setting : kSettings) {
@@ -85,9 +96,9 @@ TEST_F(EngineTest, WhatAJobRequiresIsThereOrTheJobFailsWithTheRemedy) {
   }
 }
 
-TEST_F(EngineTest, StepsThatOverlapGiveTheSameBitsAsStepsOneByOne) {
+TEST_P(OptimizerTest, StepsThatOverlapGiveTheSameBitsAsStepsOneByOne) {
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_BF16}) {
-    v1::JobSpec spec = SmallLlama();
+    v1::JobSpec spec = Job(SmallLlama());
     spec.mutable_training()->set_precision(precision);
     spec.mutable_training()->set_steps(12);
     Bits(spec, /*hash_each_step=*/true);
@@ -103,8 +114,8 @@ TEST_F(EngineTest, StepsThatOverlapGiveTheSameBitsAsStepsOneByOne) {
   }
 }
 
-TEST_F(EngineTest, ModesWithoutClippingAgree) {
-  v1::JobSpec spec = SmallLlama();
+TEST_P(OptimizerTest, ModesWithoutClippingAgree) {
+  v1::JobSpec spec = Job(SmallLlama());
   spec.mutable_training()->set_grad_clip(0);
   spec.mutable_memory()->set_mode(v1::MODE_SYNC);
   const std::string expected = Bits(spec);
@@ -118,8 +129,8 @@ TEST_F(EngineTest, ModesWithoutClippingAgree) {
   }
 }
 
-TEST_F(EngineTest, TheSmallestPlanRunsToTheSameBitsAndOneByteLessIsRefused) {
-  const v1::JobSpec base = SmallLlama();
+TEST_P(OptimizerTest, TheSmallestPlanRunsToTheSameBitsAndOneByteLessIsRefused) {
+  const v1::JobSpec base = Job(SmallLlama());
   const std::string expected = Bits(base);
   v1::JobSpec spec = base;
   for (const auto& [tier, set] :
@@ -180,9 +191,9 @@ TEST_F(EngineTest, ALongSequenceTrainsInADeviceThatCannotKeepItsActivations) {
   }
 }
 
-TEST_F(EngineTest, AStepWithANonFiniteGradientChangesNothing) {
+TEST_P(OptimizerTest, AStepWithANonFiniteGradientChangesNothing) {
   for (const Setting& setting : kSettings) {
-    v1::JobSpec spec = SmallLlama();
+    v1::JobSpec spec = Job(SmallLlama());
     setting.set(*spec.mutable_memory());
     auto engine = Make(spec);
     ASSERT_TRUE(engine.ok()) << engine.status();
@@ -205,11 +216,11 @@ TEST_F(EngineTest, AStepWithANonFiniteGradientChangesNothing) {
 }
 
 // In modes that update before they can know, what was updated is done again from the versions before.
-TEST_F(EngineTest, AStepWithANonFiniteGradientChangesNothingInAnyMode) {
+TEST_P(OptimizerTest, AStepWithANonFiniteGradientChangesNothingInAnyMode) {
   for (const v1::Mode mode :
        {v1::MODE_SYNC, v1::MODE_OVERLAP, v1::MODE_FORWARD_OVERLAP, v1::MODE_SPECULATIVE}) {
     for (const v1::Tier params : {v1::TIER_DEVICE, v1::TIER_HOST, v1::TIER_NVME}) {
-      v1::JobSpec spec = SmallLlama();
+      v1::JobSpec spec = Job(SmallLlama());
       spec.mutable_training()->set_grad_clip(0);
       Place(*spec.mutable_memory(), params, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
       spec.mutable_memory()->set_mode(mode);
@@ -236,9 +247,9 @@ TEST_F(EngineTest, AStepWithANonFiniteGradientChangesNothingInAnyMode) {
   }
 }
 
-TEST_F(EngineTest, SpeculativeUpdatesThatAreClippedAreDoneAgainToTheSameBits) {
+TEST_P(OptimizerTest, SpeculativeUpdatesThatAreClippedAreDoneAgainToTheSameBits) {
   for (const double clip : {1e-3, 2.0, 1e6}) {
-    v1::JobSpec spec = SmallLlama();
+    v1::JobSpec spec = Job(SmallLlama());
     spec.mutable_training()->set_grad_clip(clip);
     Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
     spec.mutable_memory()->set_mode(v1::MODE_SYNC);
@@ -278,10 +289,10 @@ TEST_F(EngineTest, StatesThatAreNotFiniteAreNotCheckpointed) {
   EXPECT_NE(std::string(saved.message()).find("v of "), std::string::npos) << saved;
 }
 
-TEST_F(EngineTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {
+TEST_P(OptimizerTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {
   // Mode delayed has more to remember: the gradient that the next step applies.
   for (const v1::Mode mode : {v1::MODE_UNSPECIFIED, v1::MODE_DELAYED}) {
-    v1::JobSpec base = SmallLlama();
+    v1::JobSpec base = Job(SmallLlama());
     base.mutable_memory()->set_mode(mode);
     Bits(base);
     const std::string expected = final_hash_;
@@ -294,14 +305,7 @@ TEST_F(EngineTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {
       ASSERT_TRUE((*engine)->Initialize(7).ok());
       RandomTokens source(base);
       ASSERT_TRUE((*engine)->train().Run(source, 2, at).ok());
-      CheckpointDescription description{.job_uid = "job", .step = 2};
-      description.state.pending_scale = at.pending_scale;
-      auto writer = CheckpointWriter::Create(FileOps::Real(), checkpoints, description, (*engine)->Tensors());
-      ASSERT_TRUE(writer.ok()) << writer.status();
-      ASSERT_TRUE((*engine)->SaveTo(**writer, 2).ok());
-      const auto written = (*writer)->Commit();
-      ASSERT_TRUE(written.ok()) << written.status();
-      path = written->path;
+      path = Save(**engine, checkpoints, at);
     }
     EXPECT_EQ(at.pending_scale.has_value(), mode == v1::MODE_DELAYED);
     for (const Setting& setting : kSettings) {
@@ -333,9 +337,109 @@ TEST_F(EngineTest, ACheckpointResumesToTheSameBitsUnderAnyPlacement) {
   }
 }
 
+TEST_F(EngineTest, ACheckpointOfTheOtherOptimizerIsRefusedWithTheRemedy) {
+  for (const auto& [stored, wanted] : {std::pair("adamw", "adamw8bit"), std::pair("adamw8bit", "adamw")}) {
+    const v1::JobSpec spec = WithOptimizer(SmallLlama(), stored);
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Initialize(7).ok());
+    const std::string path = Save(**engine, absl::StrCat(folder_, "/", stored), {});
+    ASSERT_TRUE((*engine)->Close().ok());
+    auto other = Make(WithOptimizer(SmallLlama(), wanted));
+    ASSERT_TRUE(other.ok()) << other.status();
+    const auto reader = CheckpointReader::Open(path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    const absl::Status refused = (*other)->LoadCheckpoint(**reader, 0);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_NE(refused.message().find(absl::StrCat("holds the optimizer states of ", stored,
+                                                  ", training.optimizer.name is ", wanted)),
+              absl::string_view::npos)
+        << refused;
+    EXPECT_NE(refused.message().find("export its weights"), absl::string_view::npos) << refused;
+    // Nor is one written for the other.
+    CheckpointDescription description{.job_uid = "job"};
+    description.state.moments = (*reader)->manifest().state.moments;
+    auto writer = CheckpointWriter::Create(FileOps::Real(), absl::StrCat(folder_, "/", wanted), description,
+                                           (*other)->Tensors());
+    ASSERT_TRUE(writer.ok()) << writer.status();
+    EXPECT_EQ((*other)->SaveTo(**writer, 0).code(), absl::StatusCode::kInternal);
+  }
+}
+
+// What the plan, the NVMe store and a checkpoint hold of it: 4 + 1 + 1 bytes and two floats for 64 elements.
+TEST_F(EngineTest, EightBitStatesTakeTheBytesThatTheyShould) {
+  v1::JobSpec spec = WithOptimizer(SmallLlama(), "adamw8bit");
+  Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_HOST);
+  auto engine = Make(spec);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE((*engine)->Initialize(7).ok());
+  const ModelLayout& layout = (*engine)->layout();
+  EXPECT_EQ((*engine)->planned().placement[2][2] * 8, 49 * layout.total_elements());
+  int64_t records = 0;
+  for (const auto& unit : (*engine)->planned().train.chunks) {
+    for (const ChunkInfo& chunk : unit) {
+      const int64_t n = chunk.end - chunk.begin;
+      records += (n * 49 / 8 + 4095) / 4096 * 4096;
+    }
+  }
+  RandomTokens source(spec);
+  TrainerCounters counters;
+  ASSERT_TRUE((*engine)->train().Run(source, 2, counters).ok());
+  const StepMetrics metrics = SummarizeStep((*engine)->planned().train, source.results.back());
+  constexpr int kNvme = static_cast<int>(Tier::kNvme), kRecords = static_cast<int>(TrafficClass::kRecords);
+  EXPECT_EQ(metrics.written[kNvme][kRecords], records);
+  EXPECT_EQ(metrics.read[kNvme][kRecords], records);
+
+  const auto reader = CheckpointReader::Open(Save(**engine, folder_ + "/checkpoints", counters));
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  ASSERT_TRUE((*reader)->Verify().ok());
+  EXPECT_EQ((*reader)->manifest().state.moments, Moments::kCode8);
+  for (const StateClass scale : {StateClass::kFirstMomentScale, StateClass::kSecondMomentScale}) {
+    const auto scales = (*reader)->Tensors(scale);
+    const auto codes = (*reader)->Tensors(StateClass::kFirstMoment);
+    ASSERT_EQ(scales.size(), codes.size());
+    for (size_t i = 0; i < scales.size(); ++i)
+      EXPECT_EQ(scales[i].elements, (codes[i].elements + 63) / 64) << codes[i].name;
+  }
+  for (const ManifestFile& file : (*reader)->manifest().files) {
+    const int64_t item = file.name == "m.safetensors" || file.name == "v.safetensors" ? 1 : 4;
+    const int64_t each = file.name.find("scale") == std::string::npos ? 1 : 64;
+    int64_t data = 0;
+    for (const ParamUnit& unit : layout.units) {
+      for (const TensorInfo& tensor : unit.tensors) data += (tensor.elements + each - 1) / each * item;
+    }
+    EXPECT_GT(file.bytes, data) << file.name;
+    EXPECT_LT(file.bytes, data + 8192) << file.name;  // the header
+  }
+  ASSERT_TRUE((*engine)->Close().ok());
+}
+
+TEST_F(EngineTest, EightBitStatesLearnWhatFloatsDo) {
+  const auto losses = [this](const char* optimizer) {
+    v1::JobSpec spec = WithOptimizer(SmallLlama(), optimizer);
+    auto engine = Make(spec);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    EXPECT_TRUE((*engine)->Initialize(7).ok());
+    RandomTokens source(spec);
+    source.same_batch_ = true;
+    TrainerCounters counters;
+    EXPECT_TRUE((*engine)->train().Run(source, 80, counters).ok());
+    std::vector<double> losses;
+    for (const StepResult& result : source.results) losses.push_back(result.loss);
+    return losses;
+  };
+  const std::vector<double> floats = losses("adamw"), codes = losses("adamw8bit");
+  std::printf("loss of step 1: %.4f and %.4f, of step 80: %.4f and %.4f\n", floats[0], codes[0],
+              floats.back(), codes.back());
+  EXPECT_EQ(codes[0], floats[0]);
+  EXPECT_NE(codes[3], floats[3]);
+  EXPECT_LT(floats.back(), 0.95 * floats[0]);
+  for (size_t i = 0; i < floats.size(); ++i) EXPECT_NEAR(codes[i], floats[i], 0.03 * floats[i]) << i;
+}
+
 // The first step has nothing to apply, the second applies the gradient of the first.
-TEST_F(EngineTest, ModeDelayedIsOneStepBehind) {
-  v1::JobSpec spec = SmallLlama();
+TEST_P(OptimizerTest, ModeDelayedIsOneStepBehind) {
+  v1::JobSpec spec = Job(SmallLlama());
   spec.mutable_memory()->set_mode(v1::MODE_SYNC);
   spec.mutable_training()->set_steps(1);
   Bits(spec);

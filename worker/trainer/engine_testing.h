@@ -11,12 +11,14 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/fd.h"
 #include "common/random.h"
 #include "common/status.h"
 #include "gtest/gtest.h"
+#include "offload/checkpoint/checkpoint_writer.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
 #include "worker/trainer/engine.h"
@@ -66,6 +68,11 @@ inline v1::JobSpec SmallGpt2() {
   model.clear_tied_head();
   model.set_activation(v1::ACTIVATION_GELU_TANH);
   ApplyDefaults(spec);
+  return spec;
+}
+
+inline v1::JobSpec WithOptimizer(v1::JobSpec spec, const char* name) {
+  spec.mutable_training()->mutable_optimizer()->set_name(name);
   return spec;
 }
 
@@ -134,6 +141,22 @@ class EngineTest : public ::testing::Test {
     return Engine::Create(options);
   }
   virtual void Adjust(EngineOptions& options) {}
+
+  // A checkpoint of what the engine holds, in `folder`: its path.
+  std::string Save(Engine& engine, const std::string& folder, const TrainerCounters& at) {
+    CheckpointDescription description{.job_uid = "job", .step = at.iterations};
+    description.state.pending_scale = at.pending_scale;
+    description.state.moments = engine.layout().moments;
+    const auto writer =
+        CheckpointWriter::Create(FileOps::Real(), folder, std::move(description), engine.Tensors());
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    if (!writer.ok()) return "";
+    const absl::Status saved = engine.SaveTo(**writer, at.iterations);
+    EXPECT_TRUE(saved.ok()) << saved;
+    const auto written = (*writer)->Commit();
+    EXPECT_TRUE(written.ok()) << written.status();
+    return written.ok() ? written->path : "";
+  }
 
   // Losses, norms and the state hash after each step, as one comparable text.
   std::string Bits(const v1::JobSpec& spec, bool hash_each_step = true) {

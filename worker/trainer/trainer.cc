@@ -414,6 +414,7 @@ absl::Status Trainer::WriteCheckpoint() {
   description.model_json = ModelConfigToJson(engine_->layout().config);
   description.state.optimizer_step = counters_.applied_steps;
   description.state.pending_scale = counters_.pending_scale;
+  description.state.moments = engine_->layout().moments;
   description.state.data_cursor = counters_.iterations * training.global_batch();
   description.state.seed = training.seed();
   description.state.loss_scale = counters_.loss_scale.scale;
