@@ -372,6 +372,10 @@ absl::Status Run(const Gpu& gpu, Bench& bench) {
     CudaAttention attention(gpu.arch, {.forced = provider});
     AttentionBenches(bench, Name(provider), attention, /*backward=*/true);
   }
+  if (gpu.arch == 90) {
+    CudaAttention attention(gpu.arch, {.forced = AttentionProvider::kFa3Fp8});
+    AttentionBenches(bench, Name(AttentionProvider::kFa3Fp8), attention, /*backward=*/false);
+  }
   // Beside them, where it is.
   if (const auto library = LoadCudnn(); !library.ok()) {
     bench.Fail("attention forward cudnn", library.status());
