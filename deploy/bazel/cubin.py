@@ -16,8 +16,8 @@ import sys
 # Tensor cores, matrix and asynchronous moves, register reallocation, atomics, barriers, and local memory (always 0 past the
 # gate). Arithmetic is left out: it moves with every change of the source and says nothing.
 OPCODES = {
-    0x23C: "HMMA", 0x9F0: "HGMMA", 0xDF0: "HGMMA", 0x83B: "LDSM", 0x844: "STSM", 0xFAE: "LDGSTS", 0x5B4: "UTMALDG",
-    0x3B5: "UTMASTG", 0x9C8: "USETMAXREG", 0xB1D: "BAR", 0x387: "STL", 0x983: "LDL",
+    0x23C: "HMMA", 0x9F0: "HGMMA", 0xDF0: "HGMMA", 0x9F3: "QGMMA", 0xDF3: "QGMMA", 0x83B: "LDSM", 0x844: "STSM",
+    0xFAE: "LDGSTS", 0x5B4: "UTMALDG", 0x3B5: "UTMASTG", 0x9C8: "USETMAXREG", 0xB1D: "BAR", 0x387: "STL", 0x983: "LDL",
 }  # fmt: skip
 EM_CUDA = 190
 

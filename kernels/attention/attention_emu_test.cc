@@ -26,8 +26,9 @@ EmulatedCase Causal(int heads, int kv_heads, int head_dim, std::vector<int> q, s
 
 class Attention : public testing::TestWithParam<Family> {
  protected:
+  static bool HasBackward() { return GetParam() != Family::kFa3Fp8; }
   void Check(DType dtype, const EmulatedCase& c, bool backward, Options options = {}) {
-    EXPECT_EQ(RunEmulated(GetParam(), dtype, c, backward, 11, options), "")
+    EXPECT_EQ(RunEmulated(GetParam(), dtype, c, backward && HasBackward(), 11, options), "")
         << Name(dtype) << " " << c.Describe();
   }
   void Random(int cases, int length_max, bool backward, const std::vector<int>& head_dims) {
@@ -103,7 +104,7 @@ TEST_P(Attention, ForwardOf256) { Check(DType::kBF16, Causal(1, 1, 256, {70}, {1
 // More than two rounds of tiles go through every ring; the block's own side stays short.
 TEST_P(Attention, RingsAreWrappedTwice) {
   for (const int dim : {64, 96, 128}) {
-    const int longest = GetParam() == Family::kFa3 ? 5 * 128 : dim == 64 ? 5 * 64 : 5 * 32;
+    const int longest = GetParam() != Family::kFa2 ? 5 * 128 : dim == 64 ? 5 * 64 : 5 * 32;
     EmulatedCase c = Causal(1, 1, dim, {20}, {longest + 3});
     c.right = kUnbounded;
     Check(DType::kBF16, c, true);
@@ -113,7 +114,7 @@ TEST_P(Attention, RingsAreWrappedTwice) {
   }
 }
 TEST_P(Attention, RingOf256IsWrappedTwice) {
-  EmulatedCase c = Causal(1, 1, 256, {20}, {5 * 64 + 3});
+  EmulatedCase c = Causal(1, 1, 256, {20}, {5 * (GetParam() == Family::kFa3Fp8 ? 128 : 64) + 3});
   Check(DType::kBF16, c, false);
 }
 
@@ -124,7 +125,7 @@ TEST_P(Attention, BitsDoNotDependOnTheOrderOfThreadsAndBlocks) {
     Options options;
     options.order = order;
     std::string bits;
-    ASSERT_EQ(RunEmulated(GetParam(), DType::kBF16, c, true, 5, options, &bits), "");
+    ASSERT_EQ(RunEmulated(GetParam(), DType::kBF16, c, HasBackward(), 5, options, &bits), "");
     if (first.empty()) first = bits;
     EXPECT_EQ(bits, first) << "order " << static_cast<int>(order);
   }
@@ -139,10 +140,14 @@ TEST_P(Attention, ToleratesEveryWayATensorCoreAdds) {
 }
 
 TEST_P(Attention, RandomForward) { Random(10, 260, false, {64, 96, 128, 256, 40}); }
-TEST_P(Attention, RandomBackward) { Random(8, 160, true, {64, 96, 128, 24}); }
+TEST_P(Attention, RandomBackward) { Random(8, 160, HasBackward(), {64, 96, 128, 24}); }
 
-INSTANTIATE_TEST_SUITE_P(Families, Attention, testing::Values(Family::kFa2, Family::kFa3),
-                         [](const auto& info) { return info.param == Family::kFa2 ? "Fa2" : "Fa3"; });
+INSTANTIATE_TEST_SUITE_P(Families, Attention, testing::Values(Family::kFa2, Family::kFa3, Family::kFa3Fp8),
+                         [](const auto& info) {
+                           return info.param == Family::kFa2   ? "Fa2"
+                                  : info.param == Family::kFa3 ? "Fa3"
+                                                               : "Fa3Fp8";
+                         });
 
 TEST(Fa2, LdmatrixNeverHitsABankTwice) {
   for (const int dim : {64, 96, 128}) {
@@ -157,12 +162,14 @@ TEST(Fa2, LdmatrixNeverHitsABankTwice) {
 }
 
 TEST(Fa3, ProductsAreWgmmaAlone) {
-  kx::emu::Stats stats;
-  ASSERT_EQ(
-      RunEmulated(Family::kFa3, DType::kBF16, Causal(1, 1, 64, {40}, {70}), true, 3, {}, nullptr, &stats),
-      "");
-  EXPECT_GT(stats.wgmma, 0u);
-  EXPECT_EQ(stats.mma, 0u);
+  for (const Family family : {Family::kFa3, Family::kFa3Fp8}) {
+    kx::emu::Stats stats;
+    ASSERT_EQ(RunEmulated(family, DType::kBF16, Causal(1, 1, 64, {40}, {70}), family == Family::kFa3, 3, {},
+                          nullptr, &stats),
+              "");
+    EXPECT_GT(stats.wgmma, 0u);
+    EXPECT_EQ(stats.mma, 0u);
+  }
 }
 
 }  // namespace

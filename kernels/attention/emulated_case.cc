@@ -8,8 +8,9 @@
 #include <numeric>
 #include <sstream>
 
+#include "kernels/attention/fp8_decode.h"
 #include "kernels/attention/ref.h"
-#include "kernels/kx/kx.h"
+#include "kernels/kx/kx_hopper.h"
 
 namespace strata::attention {
 namespace {
@@ -128,9 +129,86 @@ std::string TwoReferences(const char* name, const std::vector<double>& got, cons
   return text;
 }
 
+// Whether codes stand for what they were made of: V element by element, Q and K (which may have been
+// transformed together) by the lengths of their rows and products of pairs that take every row in.
+std::string CheckCodes(const ReferenceInputs& in, const ReferenceInputs& codes, bool incoherent) {
+  // Half a unit of three bits of fraction, and of the smallest number where the largest is `top`.
+  const auto wrong = [](const char* name, int64_t at, double is, double should) {
+    return std::string("codes of ") + name + " at " + std::to_string(at) + " stand for " +
+           std::to_string(is) + ", not " + std::to_string(should);
+  };
+  constexpr double kHalfUnit = 0x1p-4;
+  const int64_t d = in.shape.head_dim, wide = codes.shape.head_dim;
+  const auto elements = [&](const char* name, const std::vector<double>& x, const std::vector<double>& got,
+                            int64_t count) {
+    double top = 0;
+    for (const double value : x) top = std::max(top, std::abs(value));
+    for (int64_t i = 0; i < count; ++i) {
+      const double is = got[i / d * wide + i % d];
+      if (!(std::abs(is - x[i]) <= std::abs(x[i]) * kHalfUnit + top / kx::kE4m3Max * 0x1p-9))
+        return wrong(name, i, is, x[i]);
+    }
+    return std::string();
+  };
+  const int64_t q_count = in.cu_q.back() * in.shape.heads, k_count = in.cu_k.back() * in.shape.kv_heads;
+  std::string said = elements("v", in.v, codes.v, k_count * d);
+  if (!incoherent && said.empty()) said = elements("q", in.q, codes.q, q_count * d);
+  if (!incoherent && said.empty()) said = elements("k", in.k, codes.k, k_count * d);
+  const auto dot = [](const double* a, const double* b, int64_t n) {
+    return std::inner_product(a, a + n, b, 0.);
+  };
+  const int64_t pairs = q_count > 0 && k_count > 0 ? std::max(q_count, k_count) : 0;
+  for (int64_t t = 0; t < pairs && said.empty(); ++t) {
+    const double *q = &in.q[t % q_count * d], *k = &in.k[t % k_count * d];
+    const double *q8 = &codes.q[t % q_count * wide], *k8 = &codes.k[t % k_count * wide];
+    const double lengths = std::sqrt(dot(q, q, d) * dot(k, k, d)), is = dot(q8, k8, wide);
+    // By Cauchy and Schwarz; what is below the smallest number is little of a row.
+    if (!(std::abs(is - dot(q, k, d)) <= 2.5 * kHalfUnit * lengths))
+      said = wrong("q and k", t, is, dot(q, k, d));
+  }
+  return said;
+}
+
+// The results of an fp8 run on `in`, whose kernels multiplied `rounded`. `exact`: out of `in`.
+template <class T>
+std::string CheckFp8(const ReferenceInputs& in, const ReferenceInputs& rounded,
+                     const std::vector<double>& out, const std::vector<double>& lse,
+                     const std::vector<double>& exact, kx::emu::Accumulate accumulate) {
+  const auto same = [](double x) { return x; };
+  // Columns past the head's dimension fall away.
+  const auto narrow = [&](ReferenceResult r) {
+    std::vector<double> kept(in.q.size());
+    const int64_t d = in.shape.head_dim, wide = rounded.shape.head_dim;
+    for (size_t i = 0; i < kept.size(); ++i) kept[i] = r.out[i / d * wide + i % d];
+    r.out = kept;
+    return r;
+  };
+  const ReferenceResult precise = narrow(ReferenceAttention(rounded, same));
+  // A weight's place in the binade depends on the maximum at its time: three places.
+  std::vector<ReferenceResult> unfused;
+  for (const double place : {256., 200., 150.}) {
+    unfused.push_back(narrow(ReferenceAttention(rounded, same, [place](double x) {
+      return kx::ToFloat(kx::FromFloat<kx::e4m3>(static_cast<float>(x * place))) / place;
+    })));
+    for (double& x : unfused.back().out) x = kx::ToFloat(kx::FromFloat<T>(static_cast<float>(x)));
+  }
+  // Sums that keep 13 bits of their largest addend add their share.
+  const double chopped = accumulate == kx::emu::Accumulate::kTruncate ? 0x1p-10 : 0;
+  const double spacing = std::is_same_v<T, kx::bf16> ? 0x1p-8 : 0x1p-11;
+  std::string wrong = TwoReferences("lse", lse, precise.lse, unfused, &ReferenceResult::lse, chopped);
+  if (wrong.empty()) {
+    wrong = TwoReferences("out", out, precise.out, unfused, &ReferenceResult::out, spacing + 4 * chopped);
+  }
+  if (wrong.empty()) {
+    wrong =
+        TwoReferences("out of the inputs as they were", out, exact, unfused, &ReferenceResult::out, spacing);
+  }
+  return wrong;
+}
+
 template <class T>
 std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
-                const kx::emu::Options& options, std::string* bits, kx::emu::Stats* stats) {
+                const kx::emu::Options& options, std::string* bits, kx::emu::Stats* stats, Errors* errors) {
   ReferenceInputs in;
   in.packed = c.packed;
   for (const auto& [lengths, cu] : {std::pair{&c.q_lengths, &in.cu_q}, std::pair{&c.k_lengths, &in.cu_k}}) {
@@ -154,10 +232,12 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   const int64_t k_width = static_cast<int64_t>(s.kv_heads) * s.head_dim;
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
+  std::uniform_real_distribution<double> uniform;
   const auto fill = [&](std::vector<double>& values, int64_t count, double magnitude) {
     values.resize(count);
     for (double& x : values) {
-      x = kx::ToFloat(kx::FromFloat<T>(static_cast<float>(normal(random) * magnitude)));
+      const double top = c.outliers > 0 && uniform(random) < c.outliers ? 10 * normal(random) : 0;
+      x = kx::ToFloat(kx::FromFloat<T>(static_cast<float>(normal(random) * magnitude + top)));
     }
   };
   fill(in.q, s.total_q * q_width, c.magnitude);
@@ -200,6 +280,13 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   forward.ldk = k.ld;
   forward.ldv = v.ld;
   forward.ldo = out.ld;
+  const bool fp8 = family == Family::kFa3Fp8;
+  Buffer workspace("workspace", fp8 ? Fp8WorkspaceBytes(s, c.packed) : 1, RangeKind::kOutput);
+  if (fp8) {
+    forward.workspace = workspace.data();
+    forward.workspace_bytes = workspace.bytes();
+    forward.incoherent = c.incoherent;
+  }
   call.dout = dout.buffer.data();
   call.delta = delta.as<float>();
   call.dq = dq.buffer.data();
@@ -227,6 +314,23 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
   if (bits != nullptr) bits->append(reinterpret_cast<char*>(lse.data()), lse.bytes());
 
   const ReferenceResult exact = ReferenceAttention(in, [](double x) { return x; });
+  std::vector<double> got_lse(lse.as<float>(), lse.as<float>() + lse_bytes / 4);
+  for (int h = 0; c.tail > 0 && h < s.heads; ++h) {
+    for (int64_t r = q_rows; r < s.total_q; ++r) {
+      double& x = got_lse[h * s.total_q + r];
+      if (!std::isnan(x)) return "lse: written outside at row " + std::to_string(r);
+      x = -std::numeric_limits<double>::infinity();
+    }
+  }
+  if (errors != nullptr) {
+    *errors = {Compare(out.Values(q_rows), exact.out).rms, Compare(got_lse, exact.lse).rms};
+  }
+  if (fp8) {
+    const ReferenceInputs multiplied = DecodeFp8(in, workspace.data());
+    const std::string wrong = CheckCodes(in, multiplied, c.incoherent);
+    if (!wrong.empty()) return wrong;
+    return CheckFp8<T>(in, multiplied, out.Values(q_rows), got_lse, exact.out, options.accumulate);
+  }
   // To the nearest; where a few rows are the whole sample, also up or down at random, so that the yardstick
   // is not one lucky draw.
   std::vector<ReferenceResult> rounded;
@@ -239,14 +343,6 @@ std::string Run(Family family, DType dtype, const EmulatedCase& c, bool backward
     std::uniform_real_distribution<double> dither(-spacing, spacing);
     for (int i = 0; i < 4; ++i) {
       rounded.push_back(ReferenceAttention(in, [&](double x) { return to_type(x * (1 + dither(random))); }));
-    }
-  }
-  std::vector<double> got_lse(lse.as<float>(), lse.as<float>() + lse_bytes / 4);
-  for (int h = 0; c.tail > 0 && h < s.heads; ++h) {
-    for (int64_t r = q_rows; r < s.total_q; ++r) {
-      double& x = got_lse[h * s.total_q + r];
-      if (!std::isnan(x)) return "lse: written outside at row " + std::to_string(r);
-      x = -std::numeric_limits<double>::infinity();
     }
   }
   std::string wrong = TwoReferences("lse", got_lse, exact.lse, rounded, &ReferenceResult::lse, 0);
@@ -307,10 +403,10 @@ EmulatedCase RandomCase(std::mt19937_64& random, const std::vector<int>& head_di
 }
 
 std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool backward, uint64_t seed,
-                        kx::emu::Options options, std::string* bits, kx::emu::Stats* stats) {
+                        kx::emu::Options options, std::string* bits, kx::emu::Stats* stats, Errors* errors) {
   options.only_registered = true;
-  return dtype == DType::kBF16 ? Run<kx::bf16>(family, dtype, c, backward, seed, options, bits, stats)
-                               : Run<kx::f16>(family, dtype, c, backward, seed, options, bits, stats);
+  return dtype == DType::kBF16 ? Run<kx::bf16>(family, dtype, c, backward, seed, options, bits, stats, errors)
+                               : Run<kx::f16>(family, dtype, c, backward, seed, options, bits, stats, errors);
 }
 
 }  // namespace strata::attention

@@ -15,6 +15,42 @@
 
 namespace strata::attention {
 
+// Q full, the producer's scratch, and full and empty of K and of V per stage.
+template <int kStages>
+struct ForwardBarriers {
+  static constexpr int kCount = 2 + 4 * kStages;
+  kx::SharedAddress q_full, scratch, k_full, k_empty, v_full, v_empty;
+
+  KX_DEVICE explicit ForwardBarriers(kx::SharedAddress first)
+      : q_full(first),
+        scratch(first + 8),
+        k_full(first + 16),
+        k_empty(k_full + 8 * kStages),
+        v_full(k_empty + 8 * kStages),
+        v_empty(v_full + 8 * kStages) {}
+  // By one thread, before the block's first Sync. Of each consumer warp one lane releases a stage.
+  KX_DEVICE void Init(int consumer_warps) const {
+    kx::MbarInit(q_full, 1);
+    kx::MbarInit(scratch, 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      kx::MbarInit(k_full + 8 * stage, 1);
+      kx::MbarInit(v_full + 8 * stage, 1);
+      kx::MbarInit(k_empty + 8 * stage, consumer_warps);
+      kx::MbarInit(v_empty + 8 * stage, consumer_warps);
+    }
+    kx::FenceMbarInit();
+  }
+};
+
+// The turns of two warpgroups at the tensor cores: barrier 1 + group, passed by the other one. The first turn
+// is group 0's, which group 1 passes; group 0 takes the last that group 1 passes, so that every arrival has
+// its wait.
+struct Turns {
+  int group;
+  KX_DEVICE void Pass() const { kx::BarArrive(2 - group, 256); }
+  KX_DEVICE void Take() const { kx::BarSync(1 + group, 256); }
+};
+
 template <int kHeadDim>
 struct Fa3ForwardTile {
   static constexpr int kD = kHeadDim;
@@ -24,10 +60,9 @@ struct Fa3ForwardTile {
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   using Q = Slabs<kRows, kD>;
   using KV = Slabs<kColumns, kD>;
-  // Q, the rings, then the barriers: Q full, the producer's scratch, and full and empty of K and of V per
-  // stage.
-  static constexpr int kBarriers = 2 + 4 * kStages;
-  static constexpr int kSharedBytes = Q::kBytes + 2 * kStages * KV::kBytes + 8 * kBarriers;
+  // Q, the rings, then the barriers.
+  static constexpr int kSharedBytes =
+      Q::kBytes + 2 * kStages * KV::kBytes + 8 * ForwardBarriers<kStages>::kCount;
 };
 
 // Scores of one warpgroup's tile, in wgmma's layout, to probabilities relative to the running maximum.
@@ -65,7 +100,7 @@ KX_DEVICE void StartScores(float (&s)[kCount], kx::SharedAddress q_tile, int gro
                            kx::SharedAddress k_tile) {
   kx::WgmmaFence();
   KX_UNROLL
-  for (int kk = 0; kk < Tile::kD / 16; ++kk) {
+  for (int kk = 0; kk < Tile::kD * static_cast<int>(sizeof(T)) / 32; ++kk) {
     kx::WgmmaSs<T>(s, Tile::Q::AlongColumns(q_tile, group * 64, kk), Tile::KV::AlongColumns(k_tile, 0, kk),
                    kk > 0);
   }
@@ -98,6 +133,27 @@ KX_DEVICE void MaskScores(float (&s)[kCount], const Problem& p, const Sequence& 
   }
 }
 
+// Stores the results of this warp's 16 rows, queries i0 and on: o times factor, and lse, each by the half of
+// the accumulators they belong to.
+template <class T, int kCount>
+KX_DEVICE void StoreForward(const ForwardParams<T>& p, const Sequence& seq, int head, int i0,
+                            const float (&o)[kCount], const float (&factor)[2], const float (&lse)[2]) {
+  const int lane = kx::LaneId();
+  const auto out = p.out + (seq.q_begin * p.ldo + static_cast<int64_t>(head) * p.problem.head_dim);
+  KX_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int i = i0 + lane / 4 + 8 * half;
+    if (i >= seq.q_count) continue;
+    KX_UNROLL
+    for (int c = 0; c < kCount / 4; ++c) {
+      if (8 * c >= p.problem.head_dim) continue;
+      StorePair(out, i * p.ldo + 8 * c + 2 * (lane % 4), o[4 * c + 2 * half] * factor[half],
+                o[4 * c + 2 * half + 1] * factor[half]);
+    }
+    if (lane % 4 == 0) p.lse.Store(seq.lse_at + head * seq.lse_head + i, lse[half]);
+  }
+}
+
 template <class T, int kHeadDim>
 KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
     Fa3Forward(KX_GRID_CONSTANT kx::TensorMap q_map, KX_GRID_CONSTANT kx::TensorMap k_map,
@@ -118,21 +174,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
   const auto k_tiles = smem.template Alloc<T, 1024>(kStages * KV::kElements);
   const auto v_tiles = smem.template Alloc<T, 1024>(kStages * KV::kElements);
   const kx::SharedAddress k_ring = k_tiles.Address(), v_ring = v_tiles.Address();
-  const kx::SharedAddress q_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress scratch = q_full + 8, k_full = scratch + 8, k_empty = k_full + 8 * kStages;
-  const kx::SharedAddress v_full = k_empty + 8 * kStages, v_empty = v_full + 8 * kStages;
+  const ForwardBarriers<kStages> bars(
+      smem.template Alloc<uint64_t, 8>(ForwardBarriers<kStages>::kCount).Address());
   const int thread = static_cast<int>(kx::ThreadIdx().x);
-  if (thread == 0) {
-    kx::MbarInit(q_full, 1);
-    kx::MbarInit(scratch, 1);
-    for (int stage = 0; stage < kStages; ++stage) {
-      kx::MbarInit(k_full + 8 * stage, 1);
-      kx::MbarInit(v_full + 8 * stage, 1);
-      kx::MbarInit(k_empty + 8 * stage, 4 * Tile::kConsumers);  // One lane of each consumer warp arrives.
-      kx::MbarInit(v_empty + 8 * stage, 4 * Tile::kConsumers);
-    }
-    kx::FenceMbarInit();
-  }
+  if (thread == 0) bars.Init(4 * Tile::kConsumers);
   KX_MUTANT("fa3_fwd/no_sync_after_init", kx::Sync(), (void)0);
   const int tile_begin = seq.KeyBegin(problem, first) / kN;
   const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
@@ -143,21 +188,24 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
       const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
       const bool packed = !problem.cu_q.IsNull();
       if (thread == 0) {
-        kx::MbarArriveExpectTx(q_full, Q::kBytes);
-        Q::Load(q_tile, q_map, q_full, q_rows.row + first, head, q_rows.batch);
+        kx::MbarArriveExpectTx(bars.q_full, Q::kBytes);
+        Q::Load(q_tile, q_map, bars.q_full, q_rows.row + first, head, q_rows.batch);
       }
       RingPosition<kStages> at;
       int scratch_parity = 0;
       KX_NO_UNROLL
       for (int n = tile_begin; n < tile_end; ++n, at.Next()) {
         const int row = k_rows.row + n * kN, rows = seq.k_count - n * kN;
-        KX_MUTANT("fa3_fwd/no_wait_empty_k", kx::MbarWait(k_empty + 8 * at.stage, at.parity ^ 1), (void)0);
-        FillTile<KV>(k_tiles.Slice(at.stage * KV::kElements, KV::kElements), k_map, k_full + 8 * at.stage,
-                     scratch, scratch_parity, row, kv_head, k_rows.batch, rows, packed);
-        kx::MbarWait(v_empty + 8 * at.stage,
+        KX_MUTANT("fa3_fwd/no_wait_empty_k", kx::MbarWait(bars.k_empty + 8 * at.stage, at.parity ^ 1),
+                  (void)0);
+        FillTile<KV>(k_tiles.Slice(at.stage * KV::kElements, KV::kElements), k_map,
+                     bars.k_full + 8 * at.stage, bars.scratch, scratch_parity, row, kv_head, k_rows.batch,
+                     rows, packed);
+        kx::MbarWait(bars.v_empty + 8 * at.stage,
                      KX_MUTANT("fa3_fwd/parity_of_empty_v", at.parity ^ 1, at.parity));
-        FillTile<KV>(v_tiles.Slice(at.stage * KV::kElements, KV::kElements), v_map, v_full + 8 * at.stage,
-                     scratch, scratch_parity, row, kv_head, k_rows.batch, rows, packed);
+        FillTile<KV>(v_tiles.Slice(at.stage * KV::kElements, KV::kElements), v_map,
+                     bars.v_full + 8 * at.stage, bars.scratch, scratch_parity, row, kv_head, k_rows.batch,
+                     rows, packed);
       }
     }
   } else {
@@ -167,10 +215,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
     float o[kD / 2], maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0.f, 0.f};
     Clear(o);
     if (tile_begin < tile_end) {
-      // Turn of a warpgroup at the tensor cores: barrier 1 + group, passed by the other one. The first turn
-      // is group 0's.
-      const auto pass_turn = [&] { kx::BarArrive(2 - group, 256); };
-      const auto take_turn = [&] { kx::BarSync(1 + group, 256); };
+      const Turns turns{group};
       float s[kN / 2], shrink[2];
       uint32_t probabilities[kN / 16][4];
       const auto release = [&](kx::SharedAddress empty) {
@@ -178,65 +223,54 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
       };
 
       RingPosition<kStages> k_at, v_at;
-      kx::MbarWait(q_full, 0);
-      if (group == 1) pass_turn();
-      KX_MUTANT("fa3_fwd/no_wait_full_k", kx::MbarWait(k_full, 0), (void)0);
-      take_turn();
+      kx::MbarWait(bars.q_full, 0);
+      if (group == 1) turns.Pass();
+      KX_MUTANT("fa3_fwd/no_wait_full_k", kx::MbarWait(bars.k_full, 0), (void)0);
+      turns.Take();
       StartScores<T, Tile>(s, q_tile, group, k_ring);
-      pass_turn();
+      turns.Pass();
       kx::WgmmaWait<0>(s);
-      release(k_empty);
+      release(bars.k_empty);
       k_at.Next();
       MaskScores(s, problem, seq, first + row, tile_begin * kN);
       Fa3Softmax(s, maximum, sum, shrink, scale_log2);
       ToOperands<T>(probabilities, s);
       KX_NO_UNROLL
       for (int n = tile_begin + 1; n < tile_end; ++n) {
-        kx::MbarWait(k_full + 8 * k_at.stage, k_at.parity);
-        take_turn();
+        kx::MbarWait(bars.k_full + 8 * k_at.stage, k_at.parity);
+        turns.Take();
         StartScores<T, Tile>(s, q_tile, group, k_ring + k_at.stage * KV::kBytes);
-        KX_MUTANT("fa3_fwd/no_wait_full_v", kx::MbarWait(v_full + 8 * v_at.stage, v_at.parity), (void)0);
+        KX_MUTANT("fa3_fwd/no_wait_full_v", kx::MbarWait(bars.v_full + 8 * v_at.stage, v_at.parity), (void)0);
         StartOutput<T, Tile>(o, probabilities, v_ring + v_at.stage * KV::kBytes);
-        pass_turn();
+        turns.Pass();
         KX_MUTANT("fa3_fwd/no_wait_for_scores", kx::WgmmaWait<1>(s), (void)0);
-        release(k_empty + 8 * k_at.stage);
+        release(bars.k_empty + 8 * k_at.stage);
         k_at.Next();
         MaskScores(s, problem, seq, first + row, n * kN);
         Fa3Softmax(s, maximum, sum, shrink, scale_log2);
         const bool early = KX_MUTANT("fa3_fwd/v_released_before_read", false, true);
-        if (early) release(v_empty + 8 * v_at.stage);
+        if (early) release(bars.v_empty + 8 * v_at.stage);
         kx::WgmmaWait<0>(o);
-        if (!early) release(v_empty + 8 * v_at.stage);
+        if (!early) release(bars.v_empty + 8 * v_at.stage);
         v_at.Next();
         KX_UNROLL
         for (int i = 0; i < kD / 2; ++i) o[i] *= KX_MUTANT("fa3_fwd/no_rescale", shrink[i / 2 % 2], 1.f);
         ToOperands<T>(probabilities, s);
       }
-      kx::MbarWait(v_full + 8 * v_at.stage, v_at.parity);
+      kx::MbarWait(bars.v_full + 8 * v_at.stage, v_at.parity);
       StartOutput<T, Tile>(o, probabilities, v_ring + v_at.stage * KV::kBytes);
       kx::WgmmaWait<0>(o);
-      // The last turn that group 1 passes is taken here, so that every arrival has its wait.
-      if (group == 0) take_turn();
+      if (group == 0) turns.Take();
     }
 
-    const auto out = p.out + (seq.q_begin * p.ldo + static_cast<int64_t>(head) * problem.head_dim);
-    const auto lse = p.lse + (seq.lse_at + head * seq.lse_head);
+    float inverse[2], lse[2];
     KX_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float total = QuadSum(sum[half]);
-      const float inverse = total == 0.f ? 0.f : 1.f / total;
-      const int i = first + row + lane / 4 + 8 * half;
-      if (i >= seq.q_count) continue;
-      KX_UNROLL
-      for (int c = 0; c < kD / 8; ++c) {
-        if (8 * c >= problem.head_dim) continue;
-        StorePair(out, i * p.ldo + 8 * c + 2 * (lane % 4), o[4 * c + 2 * half] * inverse,
-                  o[4 * c + 2 * half + 1] * inverse);
-      }
-      if (lane % 4 == 0) {
-        lse.Store(i, total == 0.f ? -INFINITY : (maximum[half] * scale_log2 + kx::Lg2(total)) * kLn2);
-      }
+      inverse[half] = total == 0.f ? 0.f : 1.f / total;
+      lse[half] = total == 0.f ? -INFINITY : (maximum[half] * scale_log2 + kx::Lg2(total)) * kLn2;
     }
+    StoreForward(p, seq, head, first + row, o, inverse, lse);
   }
 }
 

@@ -1,8 +1,9 @@
 // What the sm_90a kernels share: tiles as TMA lays them into shared memory, the descriptors wgmma reads them
 // by, and accumulators as wgmma lays them into registers.
 //
-// A tile of `kRows` rows and kD columns is kSlabs slabs of [kRows][64] elements, 128-byte-swizzled; columns
-// past the head dimension are zeros that TMA makes (a head of 96 takes the room of 128).
+// A tile of `kRows` rows and kD columns is kSlabs slabs of [kRows][128 bytes], 128-byte-swizzled: 64 columns
+// of two bytes each, or 128 of one. Columns past the head dimension are zeros that TMA makes (a head of 96
+// takes the room of 128).
 #ifndef KERNELS_ATTENTION_FA3_TILES_H_
 #define KERNELS_ATTENTION_FA3_TILES_H_
 
@@ -11,21 +12,23 @@
 
 namespace strata::attention {
 
-template <int kTileRows, int kD>
+template <int kTileRows, int kD, int kElementBytes = 2>
 struct Slabs {
-  static constexpr int kRows = kTileRows, kSlabs = (kD + 63) / 64;
-  static constexpr int kElements = kRows * kSlabs * 64, kBytes = 2 * kElements;
+  static constexpr int kColumns = 128 / kElementBytes;  // of a slab
+  static constexpr int kRows = kTileRows, kSlabs = (kD + kColumns - 1) / kColumns;
+  static constexpr int kElements = kRows * kSlabs * kColumns, kBytes = kElementBytes * kElements;
 
-  // Loads rows [row, row + kRows) of head `head`, sequence `batch` of the map; completes kBytes on `full`.
+  // Loads rows [row, row + kRows) of head `head`, sequence `batch` of the map, columns from `column` on;
+  // completes kBytes on `full`.
   KX_DEVICE static void Load(kx::SharedAddress tile, const kx::TensorMap& map, kx::SharedAddress full,
-                             int row, int head, int batch) {
+                             int row, int head, int batch, int column = 0) {
     KX_UNROLL
     for (int slab = 0; slab < kSlabs; ++slab) {
-      kx::TmaLoad(tile + slab * kRows * 128, map, full, slab * 64, row, head, batch);
+      kx::TmaLoad(tile + slab * kRows * 128, map, full, column + slab * kColumns, row, head, batch);
     }
   }
-  // The operand whose K runs along the columns: 16 of them from 16 kk on, M or N along the rows from `row` (a
-  // multiple of 8).
+  // The operand whose K runs along the columns: 32 bytes of them (one step of wgmma) from step kk on, M or N
+  // along the rows from `row` (a multiple of 8).
   KX_DEVICE static uint64_t AlongColumns(kx::SharedAddress tile, int row, int kk) {
     return kx::SwizzledDescriptor(tile + (kk / 4) * kRows * 128 + row * 128 + (kk % 4) * 32, 16, 1024);
   }

@@ -16,6 +16,9 @@ template <class T, int kHeadDim>
 kx::LaunchStatus LaunchFa3Forward(kx::Stream stream, const ForwardCall& call);
 template <class T, int kHeadDim>
 kx::LaunchStatus LaunchFa3Backward(kx::Stream stream, const BackwardCall& call);
+// Quantises Q, K and V into the workspace, then multiplies.
+template <class T, int kHeadDim>
+kx::LaunchStatus LaunchFp8Forward(kx::Stream stream, const ForwardCall& call);
 template <class T>
 kx::LaunchStatus LaunchDelta(kx::Stream stream, const BackwardCall& call);
 

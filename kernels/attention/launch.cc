@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/attention/fp8_layout.h"
 #include "kernels/attention/kernel_table.h"
 
 namespace strata::attention {
@@ -104,11 +105,33 @@ std::string CheckBackward(DType dtype, const BackwardCall& call) {
   return wrong;
 }
 
+int64_t Fp8WorkspaceBytes(const Shape& shape, bool packed) { return Fp8LayoutOf(shape, packed).bytes; }
+
+std::string CheckFp8Workspace(const ForwardCall& call) {
+  const int64_t needed = Fp8WorkspaceBytes(call.shape, call.cu_q != nullptr);
+  if (call.workspace == nullptr || call.workspace_bytes < needed) {
+    return Wrong("workspace_bytes", call.workspace == nullptr ? 0 : call.workspace_bytes,
+                 "must be at least " + std::to_string(needed) +
+                     " for the e4m3 copies of q, k and v: lend more, or take fa3, which needs none");
+  }
+  if (reinterpret_cast<uintptr_t>(call.workspace) % 16 != 0) {
+    return "attention: workspace must be a multiple of 16 bytes: align the allocation";
+  }
+  return "";
+}
+
 kx::LaunchStatus Forward(kx::Stream stream, Family family, DType dtype, const ForwardCall& call) {
-  const std::string wrong = CheckForward(dtype, call);
+  std::string wrong = CheckForward(dtype, call);
+  if (wrong.empty() && family == Family::kFa3Fp8) wrong = CheckFp8Workspace(call);
   if (!wrong.empty()) return {kInvalidCall, wrong};
   const int32_t d = call.shape.head_dim;
   ATTENTION_FOR_TYPE(dtype, {
+    if (family == Family::kFa3Fp8) {
+      if (d <= 64) return LaunchFp8Forward<T, 64>(stream, call);
+      if (d <= 96) return LaunchFp8Forward<T, 96>(stream, call);
+      if (d <= 128) return LaunchFp8Forward<T, 128>(stream, call);
+      return LaunchFp8Forward<T, 256>(stream, call);
+    }
     if (family == Family::kFa3) {
       if (d <= 64) return LaunchFa3Forward<T, 64>(stream, call);
       if (d <= 96) return LaunchFa3Forward<T, 96>(stream, call);
@@ -123,7 +146,10 @@ kx::LaunchStatus Forward(kx::Stream stream, Family family, DType dtype, const Fo
 }
 
 kx::LaunchStatus Backward(kx::Stream stream, Family family, DType dtype, const BackwardCall& call) {
-  const std::string wrong = CheckBackward(dtype, call);
+  std::string wrong = CheckBackward(dtype, call);
+  if (wrong.empty() && family == Family::kFa3Fp8) {
+    wrong = "attention: fp8 has no backward pass, whose gradients e4m3 is too coarse for: train with fa3";
+  }
   if (!wrong.empty()) return {kInvalidCall, wrong};
   const int32_t d = call.forward.shape.head_dim;
   ATTENTION_FOR_TYPE(dtype, {

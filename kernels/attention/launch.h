@@ -58,6 +58,11 @@ struct ForwardCall {
   void* out = nullptr;
   float* lse = nullptr;
   int64_t ldq = 0, ldk = 0, ldv = 0, ldo = 0;
+  // Of Family::kFa3Fp8: its copies of Q, K and V (Fp8WorkspaceBytes), undefined before and after; and whether
+  // Q and K are spread by random signs and a Hadamard transform before they are rounded.
+  void* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+  bool incoherent = true;
 };
 
 struct BackwardCall {
@@ -73,13 +78,22 @@ struct BackwardCall {
 enum class Family : uint8_t {
   kFa2,  // sm_80 and later: mma.sync, cp.async
   kFa3,  // sm_90a: TMA, wgmma, warp specialisation
+  // sm_90a, forward only: as kFa3, with Q, K, V and the softmax's weights rounded to e4m3 (fa3_fp8.h). q, k,
+  // v and out are as for the others. An element that is not finite spoils what its block of rows takes part
+  // in.
+  kFa3Fp8,
 };
 
-// "" when there is a kernel for the call, else what it cannot take, naming the field and the remedy. Both
+int64_t Fp8WorkspaceBytes(const Shape& shape, bool packed);
+
+// "" when there is a kernel for the call, else what it cannot take, naming the field and the remedy. All
 // families take any head_dim that is a multiple of 8 up to 256 forward and 128 backward, padded to the next
 // of 64, 96, 128, 256.
 std::string CheckForward(DType dtype, const ForwardCall& call);
 std::string CheckBackward(DType dtype, const BackwardCall& call);
+
+// Of kFa3Fp8, besides: "", or what is wrong with the workspace.
+std::string CheckFp8Workspace(const ForwardCall& call);
 
 // Checks and enqueues. The code of a refused call is kInvalidCall, else what the launch returned.
 inline constexpr int kInvalidCall = 1;  // cudaErrorInvalidValue

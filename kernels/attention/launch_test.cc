@@ -40,6 +40,29 @@ std::string Refusal(Change change, DType dtype = DType::kBF16) {
   return said;
 }
 
+TEST(AttentionLaunch, Fp8WantsAWorkspaceAndHasNoBackward) {
+  BackwardCall call = Good();
+  const int64_t needed = Fp8WorkspaceBytes(call.forward.shape, false);
+  // 4 + 2 * 2 heads of 2 sequences of 128 rows of 64 bytes, and scales in pieces of 128.
+  EXPECT_EQ(needed, 8 * 2 * 128 * 64 + 2 * 128);
+  const auto expect_refusal = [&](const kx::LaunchStatus& status, const std::string& part) {
+    EXPECT_EQ(status.code, kInvalidCall);
+    EXPECT_NE(status.message.find(part), std::string::npos) << status.message;
+  };
+  const auto forward = [&] { return Forward(nullptr, Family::kFa3Fp8, DType::kBF16, call.forward); };
+  expect_refusal(forward(), "workspace_bytes = 0 must be at least " + std::to_string(needed));
+  call.forward.workspace = memory;
+  call.forward.workspace_bytes = needed - 1;
+  expect_refusal(forward(), "workspace_bytes = " + std::to_string(needed - 1) + " must be at least");
+  call.forward.workspace = memory + 8;
+  call.forward.workspace_bytes = needed;
+  expect_refusal(forward(), "workspace must be a multiple of 16 bytes");
+  call.forward.workspace = memory;
+  expect_refusal(Backward(nullptr, Family::kFa3Fp8, DType::kBF16, call), "fp8 has no backward pass");
+  call.forward.shape.heads = 3;
+  expect_refusal(forward(), "heads = 3 must be a multiple of kv_heads");
+}
+
 TEST(AttentionLaunch, AGoodCallIsAccepted) {
   EXPECT_EQ(Refusal([](BackwardCall&) {}), "");
   EXPECT_EQ(CheckForward(DType::kF16, Good().forward), "");

@@ -26,10 +26,12 @@ struct ReferenceResult {
   std::vector<double> out, lse, dq, dk, dv;
 };
 
-// `round` is applied to scores, probabilities, their gradients and the results. Without dout there is no
-// backward.
+// `round` is applied to scores, probabilities, their gradients and the results, `round_weight`, where it is
+// given, to the weights exp(score - largest score) before they are divided by their sum as it was. Without
+// dout there is no backward.
 inline ReferenceResult ReferenceAttention(const ReferenceInputs& in,
-                                          const std::function<double(double)>& round) {
+                                          const std::function<double(double)>& round,
+                                          const std::function<double(double)>& round_weight = nullptr) {
   const Shape& s = in.shape;
   const int d = s.head_dim, group = s.heads / s.kv_heads;
   const int64_t q_width = static_cast<int64_t>(s.heads) * d, k_width = static_cast<int64_t>(s.kv_heads) * d;
@@ -62,6 +64,7 @@ inline ReferenceResult ReferenceAttention(const ReferenceInputs& in,
           top = std::max(top, p[j - begin]);
         }
         for (double& x : p) sum += x = std::exp(x - top);
+        for (double& x : p) x = round_weight != nullptr ? round_weight(x) : x;
         for (double& x : p) x = round(x / sum);
         r.lse[in.packed ? static_cast<int64_t>(h) * s.total_q + row
                         : (static_cast<int64_t>(b) * s.heads + h) * s.seq_q + i] = top + std::log(sum);

@@ -307,6 +307,20 @@ void OwnAttentionBenches(Bench& bench, const std::string& who, attention::Family
   }
 }
 
+// Forward is all there is of it, on whole sequences.
+void Fp8AttentionBenches(Bench& bench) {
+  CudaAttention attention(90, {.forced = AttentionProvider::kFa3Fp8});
+  for (const AttentionCase& c : AttentionCases()) {
+    if (c.packed || c.window > 0) continue;
+    AttentionMemory memory(c);
+    AttentionArgs& forward = memory.args.forward;
+    forward.workspace = memory.lender.Lend(
+        AttentionForwardWorkspaceBytes(kAttentionType, forward.batch, forward.seq, kHeads, kHeads, kDim));
+    bench.Flops(absl::StrCat("attention forward ", Name(AttentionProvider::kFa3Fp8), " ", c.name), c.Flop(),
+                memory.lender, [&] { return attention.Forward(nullptr, kAttentionType, forward); });
+  }
+}
+
 // Backward in both of its forms; what it asks of the workspace for each.
 void CudnnAttentionBenches(Bench& bench, CudnnAttention& attention) {
   for (const AttentionCase& c : AttentionCases()) {
@@ -506,6 +520,7 @@ absl::Status Run(const Gpu& gpu, Bench& bench) {
   STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<CublasLtGemm> gemm, CublasLtGemm::Create(*cublaslt));
   if (gpu.arch == 90) OwnAttentionBenches(bench, "fa3", attention::Family::kFa3);
   OwnAttentionBenches(bench, "fa2", attention::Family::kFa2);
+  if (gpu.arch == 90) Fp8AttentionBenches(bench);
   // Beside them, where it is.
   if (const auto library = LoadCudnn(); !library.ok()) {
     bench.Skip("attention cudnn", std::string(library.status().message()));

@@ -1,6 +1,7 @@
 // Kernels that no op of kernels/ops.h has, and the optimizer's, on the GPU of this machine: linked into the
 // conformance suite's program for a GPU.
 #include "gtest/gtest.h"
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernel_checks.h"
 
 namespace strata {
@@ -40,6 +41,15 @@ TEST(KernelsWithoutOpOnTheGpu, EightBitStatesHaveTheReferencesBits) {
     for (const int64_t n : {int64_t{1}, int64_t{256}, draw.Int(257, 520), draw.Int(200000, 300000)}) {
       EXPECT_EQ(CheckAdamW8(draw, dtype, n, draw.Pick({0, 1})), "");
     }
+  }
+}
+
+TEST(KernelsWithoutOpOnTheGpu, Fp8AttentionIsNearTheExactOne) {
+  const auto gpu = FindGpu();
+  if (!gpu.ok() || gpu->arch != 90) GTEST_SKIP() << "its kernels are built for compute capability 9.0";
+  Draw draw(305);
+  for (const int seq : {40, 200}) {
+    for (const auto& [dtype, shape] : Fp8Problems(seq)) EXPECT_EQ(CheckFp8Attention(draw, dtype, shape), "");
   }
 }
 

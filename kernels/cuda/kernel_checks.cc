@@ -8,6 +8,7 @@
 #include "common/bfloat16.h"
 #include "common/float16.h"
 #include "common/random.h"
+#include "kernels/attention/ref.h"
 #include "kernels/cuda/cuda_state_ops.h"
 #include "kernels/cuda/device_array.h"
 #include "kernels/elementwise/launch.h"
@@ -22,6 +23,10 @@ namespace {
 
 using conformance::Draw;
 using kx::emu::RangeKind;
+
+// Of the output: the roundings of Q, K, V and the weights, 2^-4 at most and 0.03 at the root mean square
+// each. Of a log-sum-exp: a score's error, whose deviation is about 0.04 for heads of normal numbers.
+constexpr double kFp8Error = 0.1, kFp8LseError = 0.25;
 
 // n values as elements of `dtype`, in bytes.
 std::vector<char> Elements(DType dtype, const std::vector<float>& values) {
@@ -215,6 +220,84 @@ std::string CheckAdamW8(Draw& draw, DType params_dtype, int64_t n, int64_t offse
     if (device_m.Values() != m || device_v.Values() != v) return what + "other codes";
     if (device_m_scale.Values() != m_scale || device_v_scale.Values() != v_scale)
       return what + "other scales";
+  }
+  return "";
+}
+
+std::vector<Fp8Problem> Fp8Problems(int seq) {
+  struct Row {
+    DType dtype;
+    int heads, kv_heads, head_dim, seq_q, seq_k;
+    bool causal;
+  };
+  std::vector<Fp8Problem> problems;
+  for (const Row& r :
+       {Row{DType::kBF16, 2, 1, 64, seq + 3, seq + 3, true},
+        Row{DType::kF16, 1, 1, 96, seq, 3 * seq + 5, true},
+        Row{DType::kBF16, 4, 2, 128, seq, 6 * seq + 1, false},
+        Row{DType::kF16, 1, 1, 256, 2 * seq, seq, true}, Row{DType::kBF16, 2, 2, 128, 1, 5 * seq, true}}) {
+    attention::Shape s = {1, r.heads, r.kv_heads, r.head_dim, r.seq_q, r.seq_k, r.seq_q, r.seq_k};
+    if (r.causal) s.right = 0;
+    s.scale = 1 / std::sqrt(static_cast<float>(r.head_dim));
+    problems.push_back({r.dtype, s});
+  }
+  return problems;
+}
+
+std::string CheckFp8Attention(Draw& draw, DType dtype, const attention::Shape& shape) {
+  attention::ReferenceInputs in;
+  in.shape = shape;
+  in.cu_q = {0, shape.seq_q};
+  in.cu_k = {0, shape.seq_k};
+  const int64_t q_width = shape.heads * shape.head_dim, k_width = shape.kv_heads * shape.head_dim;
+  const std::vector<char> q = Random(draw, dtype, shape.seq_q * q_width),
+                          k = Random(draw, dtype, shape.seq_k * k_width),
+                          v = Random(draw, dtype, shape.seq_k * k_width);
+  for (const auto& [to, from] : {std::pair{&in.q, &q}, std::pair{&in.k, &k}, std::pair{&in.v, &v}}) {
+    const auto n = static_cast<int64_t>(from->size()) / SizeOf(dtype);
+    for (int64_t i = 0; i < n; ++i) to->push_back(ValueAt(dtype, *from, i));
+  }
+  const attention::ReferenceResult exact = attention::ReferenceAttention(in, [](double x) { return x; });
+
+  DeviceArray<char> device_q("q", q, RangeKind::kInput), device_k("k", k, RangeKind::kInput),
+      device_v("v", v, RangeKind::kInput);
+  DeviceArray<char> out("out", static_cast<int64_t>(q.size()), RangeKind::kOutput);
+  DeviceArray<float> lse("lse", int64_t{shape.heads} * shape.seq_q, RangeKind::kOutput);
+  const int64_t bytes = attention::Fp8WorkspaceBytes(shape, false);
+  DeviceArray<char> workspace("workspace", bytes, RangeKind::kOutput);
+  attention::ForwardCall call;
+  call.shape = shape;
+  call.q = device_q.data();
+  call.k = device_k.data();
+  call.v = device_v.data();
+  call.out = out.data();
+  call.lse = lse.data();
+  call.ldq = call.ldo = q_width;
+  call.ldk = call.ldv = k_width;
+  call.workspace = workspace.data();
+  call.workspace_bytes = bytes;
+  for (const bool incoherent : {false, true}) {
+    const std::string what = absl::StrCat("fp8 attention ", Name(dtype), " ", shape.heads, "/",
+                                          shape.kv_heads, " heads of ", shape.head_dim, ", ", shape.seq_q,
+                                          " x ", shape.seq_k, incoherent ? ", incoherent: " : ": ");
+    call.incoherent = incoherent;
+    const kx::LaunchStatus status = attention::Forward(nullptr, attention::Family::kFa3Fp8, dtype, call);
+    if (!status.ok()) return what + status.message;
+    const std::vector<char> got = out.Values();
+    double error = 0, size = 0;
+    for (size_t i = 0; i < exact.out.size(); ++i) {
+      const double difference = ValueAt(dtype, got, static_cast<int64_t>(i)) - exact.out[i];
+      error += difference * difference;
+      size += exact.out[i] * exact.out[i];
+    }
+    if (!(std::sqrt(error) <= kFp8Error * std::sqrt(size)))
+      return absl::StrCat(what, "relative rms error of out ", std::sqrt(error / size));
+    const std::vector<float> got_lse = lse.Values();
+    for (size_t i = 0; i < got_lse.size(); ++i) {
+      if (got_lse[i] == exact.lse[i]) continue;  // also -inf
+      if (!(std::abs(got_lse[i] - exact.lse[i]) <= kFp8LseError))
+        return absl::StrCat(what, "lse ", i, " is ", got_lse[i], ", not ", exact.lse[i]);
+    }
   }
   return "";
 }

@@ -63,6 +63,11 @@ TEST_P(KernelsWithoutOp, EightBitStatesHaveTheReferencesBits) {
   }
 }
 
+TEST_P(KernelsWithoutOp, Fp8AttentionIsNearTheExactOne) {
+  Draw draw(204);
+  for (const auto& [dtype, shape] : Fp8Problems(40)) EXPECT_EQ(CheckFp8Attention(draw, dtype, shape), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Orders, KernelsWithoutOp, ::testing::ValuesIn(kx::emu::kAllOrders),
                          [](const auto& param) { return std::to_string(static_cast<int>(param.param)); });
 

@@ -30,6 +30,8 @@ const char* Name(AttentionProvider provider) {
       return "fa2";
     case AttentionProvider::kCudnn:
       return "cudnn";
+    case AttentionProvider::kFa3Fp8:
+      return "fa3-fp8";
   }
   return "unknown";
 }
@@ -57,6 +59,9 @@ std::string WhyNot(AttentionProvider provider, const AttentionProblem& problem,
   if (problem.kv_heads <= 0 || problem.heads % problem.kv_heads != 0)
     return absl::StrCat(problem.heads, " heads are no multiple of ", problem.kv_heads, " kv heads");
   switch (provider) {
+    case AttentionProvider::kFa3Fp8:
+      if (problem.backward) return "has no backward pass: e4m3 is too coarse for gradients, train with fa3";
+      [[fallthrough]];
     case AttentionProvider::kFa3:
       if (problem.arch != kHopper) return "needs compute capability 9.0 (wgmma and TMA)";
       if (dim == 64 || dim == 96 || dim == 128 || (dim == 256 && !problem.backward)) return "";
@@ -83,7 +88,9 @@ absl::StatusOr<AttentionProvider> AttentionDispatch::Choose(const AttentionProbl
   std::vector<std::string> passed_over;
   for (const AttentionProvider provider : kAttentionProviders) {
     if (options_.forced.has_value() && provider != *options_.forced) continue;
-    const std::string why = WhyNot(provider, problem, options_.cudnn_why_not);
+    const bool coarse = provider == AttentionProvider::kFa3Fp8 && !options_.forced.has_value();
+    const std::string why = coarse ? "rounds q, k and v to eight bits, so it is taken only when it is forced"
+                                   : WhyNot(provider, problem, options_.cudnn_why_not);
     if (!why.empty()) {
       passed_over.push_back(absl::StrCat(Name(provider), ": ", why));
       continue;

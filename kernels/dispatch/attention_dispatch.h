@@ -1,6 +1,7 @@
 // Who computes attention: the choice among providers by architecture, type and shape. The table of choices is
 // pinned by attention_dispatch_test.cc. Own kernels come first; cuDNN is the second opinion that a user can
-// force, and what is left where no own kernel fits.
+// force, and what is left where no own kernel fits. What rounds more than the type does is never chosen, only
+// forced.
 #ifndef KERNELS_DISPATCH_ATTENTION_DISPATCH_H_
 #define KERNELS_DISPATCH_ATTENTION_DISPATCH_H_
 
@@ -20,13 +21,14 @@
 namespace strata {
 
 enum class AttentionProvider : uint8_t {
-  kFa3,    // kernels/attention for sm_90a: TMA, wgmma, warp specialisation
-  kFa2,    // kernels/attention for sm_80 and later: mma.sync, cp.async
-  kCudnn,  // cuDNN's fused attention
+  kFa3,     // kernels/attention for sm_90a: TMA, wgmma, warp specialisation
+  kFa2,     // kernels/attention for sm_80 and later: mma.sync, cp.async
+  kCudnn,   // cuDNN's fused attention
+  kFa3Fp8,  // as kFa3 with products of e4m3: forward, for inference and evaluation
 };
 inline constexpr AttentionProvider kAttentionProviders[] = {  // in the order of preference
-    AttentionProvider::kFa3, AttentionProvider::kFa2, AttentionProvider::kCudnn};
-const char* Name(AttentionProvider provider);  // "fa3", "fa2", "cudnn"
+    AttentionProvider::kFa3, AttentionProvider::kFa2, AttentionProvider::kCudnn, AttentionProvider::kFa3Fp8};
+const char* Name(AttentionProvider provider);  // "fa3", "fa2", "cudnn", "fa3-fp8"
 std::optional<AttentionProvider> AttentionProviderOf(const std::string& name);
 
 struct AttentionProblem {

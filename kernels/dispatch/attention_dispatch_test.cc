@@ -116,6 +116,25 @@ TEST(AttentionDispatchTest, AForcedProviderIsTakenOrRefusedWithTheReason) {
               HasSubstr("packed"));
 }
 
+TEST(AttentionDispatchTest, Fp8IsForcedAndForwardOnly) {
+  AttentionDispatch fp8({.forced = AttentionProvider::kFa3Fp8, .cudnn_why_not = ""});
+  for (const int dim : {64, 96, 128, 256}) {
+    EXPECT_EQ(*fp8.Choose(ProblemOf({90, DType::kBF16, dim, "", ""}, false)), AttentionProvider::kFa3Fp8);
+  }
+  const auto refusal = [&](const Row& row, bool backward) {
+    const absl::Status status = fp8.Choose(ProblemOf(row, backward)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refusal({90, DType::kBF16, 128, "", ""}, true), HasSubstr("fa3-fp8: has no backward pass"));
+  EXPECT_THAT(refusal({80, DType::kBF16, 128, "", ""}, false), HasSubstr("needs compute capability 9.0"));
+  EXPECT_THAT(refusal({90, DType::kF32, 128, "", ""}, false), HasSubstr("takes bf16 and f16, not f32"));
+  EXPECT_THAT(refusal({90, DType::kF16, 80, "", ""}, false), HasSubstr("no kernel for head dim 80"));
+  // Left free, nobody rounds more than was asked for.
+  EXPECT_THAT(AttentionDispatch({}).Choose(ProblemOf(kTable[18], false)).status().message(),
+              HasSubstr("fa3-fp8: rounds q, k and v to eight bits"));
+}
+
 TEST(AttentionDispatchTest, EachChoiceIsLoggedOnceAndCanBeAskedFor) {
   std::vector<std::string> lines;
   AttentionDispatch dispatch(

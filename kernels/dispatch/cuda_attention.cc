@@ -43,11 +43,20 @@ absl::StatusOr<attention::ForwardCall> CallOf(const AttentionArgs& args) {
   call.ldk = args.ldk;
   call.ldv = args.ldv;
   call.ldo = args.ldo;
+  call.workspace = args.workspace.data;
+  call.workspace_bytes = args.workspace.bytes;
   return call;
 }
 
 attention::Family FamilyOf(AttentionProvider provider) {
-  return provider == AttentionProvider::kFa3 ? attention::Family::kFa3 : attention::Family::kFa2;
+  switch (provider) {
+    case AttentionProvider::kFa3Fp8:
+      return attention::Family::kFa3Fp8;
+    case AttentionProvider::kFa3:
+      return attention::Family::kFa3;
+    default:
+      return attention::Family::kFa2;
+  }
 }
 
 // What a kernel refuses by its checks is the caller's to change, all else is the device's.

@@ -16,15 +16,20 @@ namespace {
 using emu::Buffer;
 using emu::RangeKind;
 
-// Exact conversions of integers of at most 8 bits, on the host: kx's own are the device's under nvcc.
+// Exact conversions of small integers, on the host: kx's own are the device's under nvcc.
 template <class T>
 T FromInteger(float x) {
   uint32_t bits;
   memcpy(&bits, &x, 4);
-  if constexpr (std::is_same_v<T, bf16>) return {static_cast<uint16_t>(bits >> 16)};
-  if (x == 0) return {};
-  const uint32_t exponent = (bits >> 23 & 0xff) - 112;
-  return {static_cast<uint16_t>((bits >> 16 & 0x8000) | exponent << 10 | (bits >> 13 & 0x3ff))};
+  if constexpr (std::is_same_v<T, e4m3>) {
+    if (x == 0) return {};
+    return {static_cast<uint8_t>((bits >> 24 & 0x80) | ((bits >> 23 & 0xff) - 120) << 3 | (bits >> 20 & 7))};
+  } else {
+    if constexpr (std::is_same_v<T, bf16>) return {static_cast<uint16_t>(bits >> 16)};
+    if (x == 0) return {};
+    const uint32_t exponent = (bits >> 23 & 0xff) - 112;
+    return {static_cast<uint16_t>((bits >> 16 & 0x8000) | exponent << 10 | (bits >> 13 & 0x3ff))};
+  }
 }
 std::vector<float> Integers(size_t n, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -82,23 +87,24 @@ TensorMap Map(const void* base, int element_bytes, std::vector<uint64_t> extent,
 
 template <class T, int kN, Major kA, Major kB, bool kRs>
 std::string WgmmaOf() {
-  const std::vector<float> a = Integers(64 * 64, 3), b = Integers(64 * kN, 4);
+  constexpr int kDepth = kWgmmaDepth<T>, kBytes = sizeof(T);
+  const std::vector<float> a = Integers(64 * kDepth, 3), b = Integers(kN * kDepth, 4);
   Buffer<T> da("a", As<T>(a), RangeKind::kInput), db("b", As<T>(b), RangeKind::kInput);
   Buffer<float> dc("c", std::vector<float>(64 * kN), RangeKind::kOutput);
-  const TensorMap ma = Map(da.data(), 2, {64, 64}, {64, 64});
-  const TensorMap mb =
-      kB == Major::kK ? Map(db.data(), 2, {64, kN}, {64, kN}) : Map(db.data(), 2, {kN, 64}, {64, 64});
+  const TensorMap ma = Map(da.data(), kBytes, {kDepth, 64}, {kDepth, 64});
+  const TensorMap mb = kB == Major::kK ? Map(db.data(), kBytes, {kDepth, kN}, {kDepth, kN})
+                                       : Map(db.data(), kBytes, {kN, 64}, {64, 64});
   const TensorMap mc = Map(dc.data(), 4, {kN, 64}, {32, 64});
-  const size_t shared = (64 * 64 + 64 * kN) * 2 + 64 * kN * 4 + 8;
+  const size_t shared = (64 + kN) * 128 + 64 * kN * 4 + 8;
   LaunchStatus status = Launch({{}, {128}, shared}, WgmmaTile<T, kN, kA, kB, kRs>, ma, mb, mc);
   if (status.ok()) status = Finish();
   if (!status.ok()) return status.message;
   for (int i = 0; i < 64; ++i) {
     for (int j = 0; j < kN; ++j) {
       float expected = 0;
-      for (int k = 0; k < 64; ++k) {
-        expected += (kA == Major::kK ? a[i * 64 + k] : a[k * 64 + i]) *
-                    (kB == Major::kK ? b[j * 64 + k] : b[k * kN + j]);
+      for (int k = 0; k < kDepth; ++k) {
+        expected += (kA == Major::kK ? a[i * kDepth + k] : a[k * 64 + i]) *
+                    (kB == Major::kK ? b[j * kDepth + k] : b[k * kN + j]);
       }
       if (dc[i * kN + j] != expected) return Differs("c", i * kN + j, dc[i * kN + j], expected);
     }
@@ -106,7 +112,83 @@ std::string WgmmaOf() {
   return "";
 }
 
+// Of an eight-bit format, written out from its definition: the value of each code, and by search the code
+// whose value is nearest.
+struct Format8 {
+  int fraction_bits, bias, largest;  // the code of the largest number
+
+  double Value(int code) const {
+    const int exponent = code >> fraction_bits, fraction = code & ((1 << fraction_bits) - 1);
+    if (exponent == 0) return std::ldexp(fraction, 1 - bias - fraction_bits);
+    return std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+  }
+  int Nearest(float x) const {
+    if (x != x) return 0x7f;
+    const double magnitude = std::fabs(static_cast<double>(x));
+    int best = 0;
+    for (int code = 1; code <= largest; ++code) {
+      const double better = std::fabs(Value(best) - magnitude) - std::fabs(Value(code) - magnitude);
+      if (better > 0 || (better == 0 && code % 2 == 0)) best = code;
+    }
+    if (magnitude > Value(largest)) best = largest;  // far from all: the differences are rounded
+    return best | (std::signbit(x) ? 0x80 : 0);
+  }
+};
+
+// Codes, midpoints between them and the floats beside those; numbers past the largest; every kind of special.
+std::vector<float> Samples(const Format8& format) {
+  std::vector<float> samples = {INFINITY, NAN, 3e38f, 1e-40f, 0x1p-149f, 0.f};
+  for (int code = 0; code <= format.largest; ++code) {
+    const auto value = static_cast<float>(format.Value(code));
+    const auto middle = static_cast<float>((format.Value(code) + format.Value(code + 1)) / 2);
+    for (const float x : {value, middle}) {
+      samples.insert(samples.end(), {x, std::nextafter(x, 0.f), std::nextafter(x, INFINITY)});
+    }
+  }
+  const size_t positive = samples.size();
+  for (size_t i = 0; i < positive; ++i) samples.push_back(-samples[i]);
+  samples.resize((samples.size() + 3) / 4 * 4);
+  return samples;
+}
+
+template <class T>
+std::string Convert8Of(const Format8& format, int infinity) {
+  const std::vector<float> samples = Samples(format);
+  const size_t n = samples.size();
+  Buffer<float> x("x", samples, RangeKind::kInput),
+      values("values", std::vector<float>(256), RangeKind::kOutput);
+  Buffer<uint8_t> rounded("rounded", std::vector<uint8_t>(n), RangeKind::kOutput);
+  Buffer<uint32_t> packed("packed", std::vector<uint32_t>(n / 4), RangeKind::kOutput);
+  const auto blocks = static_cast<uint32_t>((n / 4 + 255) / 256);
+  LaunchStatus status = Launch({{blocks}, {256}, 0}, Convert8<T>, x.data(), static_cast<int>(n),
+                               values.data(), rounded.data(), packed.data());
+  if (status.ok()) status = Finish();
+  if (!status.ok()) return status.message;
+  for (int code = 0; code < 256; ++code) {
+    const int magnitude = code & 0x7f;
+    const double value = magnitude <= format.largest ? format.Value(magnitude)
+                         : magnitude == infinity     ? static_cast<double>(INFINITY)
+                                                     : static_cast<double>(NAN);
+    const auto expected = static_cast<float>(code < 128 ? value : -value);
+    const float is = values[code];
+    if (is != expected && (is == is || expected == expected)) return Differs("values", code, is, expected);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    // The NaN that cvt makes has no sign.
+    const auto expected = static_cast<float>(format.Nearest(samples[i]));
+    if (rounded[i] != expected) return Differs("rounded", i, rounded[i], expected);
+    const auto piece = static_cast<float>(packed[i / 4] >> (8 * (i % 4)) & 0xff);
+    if (piece != expected) return Differs("packed", i, piece, expected);
+  }
+  return "";
+}
+
 }  // namespace
+
+std::string CheckConvert8() {
+  const std::string wrong = Convert8Of<e4m3>({3, 7, 0x7e}, 0x80);
+  return wrong.empty() ? Convert8Of<e5m2>({2, 15, 0x7b}, 0x7c) : wrong;
+}
 
 std::string CheckMma() {
   for (const bool trans : {false, true}) {
@@ -145,7 +227,10 @@ std::string CheckWgmma() {
   for (const Check check : {&WgmmaOf<bf16, 64, kK, kK, false>, &WgmmaOf<f16, 64, kMN, kMN, false>,
                             &WgmmaOf<bf16, 96, kK, kK, true>, &WgmmaOf<bf16, 128, kK, kMN, true>,
                             &WgmmaOf<f16, 128, kMN, kK, false>, &WgmmaOf<bf16, 192, kMN, kMN, false>,
-                            &WgmmaOf<f16, 192, kK, kK, true>, &WgmmaOf<bf16, 256, kK, kMN, false>}) {
+                            &WgmmaOf<f16, 192, kK, kK, true>, &WgmmaOf<bf16, 256, kK, kMN, false>,
+                            &WgmmaOf<e4m3, 64, kK, kK, false>, &WgmmaOf<e4m3, 96, kK, kK, true>,
+                            &WgmmaOf<e4m3, 128, kK, kK, true>, &WgmmaOf<e4m3, 192, kK, kK, true>,
+                            &WgmmaOf<e4m3, 256, kK, kK, false>}) {
     const std::string error = check();
     if (!error.empty()) return error;
   }

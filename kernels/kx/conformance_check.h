@@ -13,6 +13,7 @@ std::string CheckMma();
 std::string CheckReduce();
 // sm_90a.
 std::string CheckWgmma();
+std::string CheckConvert8();
 std::string CheckPipeline();
 
 }  // namespace strata::kx::conformance

@@ -6,16 +6,19 @@
 
 namespace strata::kx::conformance {
 
-// C[64 x N] = A[64 x 64] B[64 x N] by one warpgroup, C row-major. The map of an operand that is K-major shows
-// its transpose-free rows: A as [64 rows, 64 k], B as [N rows, 64 k], box 64 x rows. MN-major: A as
-// [64 k, 64 m], B as [64 k, N n], box 64 x 64 (N / 64 boxes; then N is a multiple of 64). kRs: A goes through
-// registers. C leaves through shared memory and TMA when N is a multiple of 32 (a float map, box 32 x 64,
-// swizzled).
+// C[64 x N] = A[64 x K] B[K x N] by one warpgroup, C row-major; K is 128 bytes of T: 64, or 128 of e4m3. The
+// map of an operand that is K-major shows its transpose-free rows: A as [64 rows, K], B as [N rows, K], box
+// K x rows. MN-major: A as [64 k, 64 m], B as [64 k, N n], box 64 x 64 (N / 64 boxes; then N is a multiple of
+// 64). kRs: A goes through registers. C leaves through shared memory and TMA when N is a multiple of 32 (a
+// float map, box 32 x 64, swizzled).
+template <class T>
+inline constexpr int kWgmmaDepth = 128 / static_cast<int>(sizeof(T));
 template <class T, int kN, Major kA, Major kB, bool kRs>
 KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
     WgmmaTile(KX_GRID_CONSTANT TensorMap a, KX_GRID_CONSTANT TensorMap b, KX_GRID_CONSTANT TensorMap c) {
   Smem smem;
-  const SmemArray<T> sa = smem.Alloc<T, 1024>(64 * 64), sb = smem.Alloc<T, 1024>(64 * kN);
+  constexpr int kDepth = kWgmmaDepth<T>;
+  const SmemArray<T> sa = smem.Alloc<T, 1024>(64 * kDepth), sb = smem.Alloc<T, 1024>(kN * kDepth);
   const SmemArray<float> sc = smem.Alloc<float, 1024>(64 * kN);
   const SmemArray<uint64_t> bar = smem.Alloc<uint64_t, 8>(1);
   const int thread = static_cast<int>(ThreadIdx().x), lane = thread % 32, warp = thread / 32;
@@ -25,7 +28,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
   }
   Sync();
   if (thread == 0) {
-    MbarArriveExpectTx(bar.Address(), (64 * 64 + 64 * kN) * 2);
+    MbarArriveExpectTx(bar.Address(), (64 + kN) * 128);
     TmaLoad(sa.Address(), a, bar.Address(), 0, 0);
     if constexpr (kB == Major::kK) {
       TmaLoad(sb.Address(), b, bar.Address(), 0, 0);
@@ -41,7 +44,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
   if constexpr (kRs) {
     KX_UNROLL
     for (int kk = 0; kk < 4; ++kk) {
-      const uint32_t offset = (16 * warp + lane % 16) * 128 + (16 * kk + lane / 16 * 8) * 2;
+      const uint32_t offset = (16 * warp + lane % 16) * 128 + 32 * kk + lane / 16 * 16;
       LdMatrixX4(af[kk], sa.Address() + Swizzle128(offset));
     }
   }
@@ -52,7 +55,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
   }
   KX_UNROLL
   for (int kk = 0; kk < 4; ++kk) {
-    // 16 of K are 32 bytes of a row, or two groups of 8 rows of 128 bytes.
+    // A step of K is 32 bytes of a row, or (16 of two bytes) two groups of 8 rows of 128 bytes.
     const uint64_t db =
         kB == Major::kK
             ? SwizzledDescriptor(sb.Address() + 32 * kk, 16, KX_MUTANT("kx/wgmma_stride", 1024, 512))
@@ -82,6 +85,22 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(128, 1)
     BulkCommit();
     KX_MUTANT("kx/wgmma_no_read_wait", BulkWaitRead<0>(), (void)0);
   }
+}
+
+// Each code of T to its value, and n floats to codes by both ways that round: values[256] from codes 0 to
+// 255; rounded[i] by FromFloat, packed[i] by PackFour, four neighbours at a time. 256 threads, n a multiple
+// of four.
+template <class T>
+KX_KERNEL void KX_LAUNCH_BOUNDS(256)
+    Convert8(Gmem<const float> x, int n, Gmem<float> values, Gmem<uint8_t> rounded, Gmem<uint32_t> packed) {
+  const int i = static_cast<int>(BlockIdx().x * 256 + ThreadIdx().x);
+  if (i < 256) values.Store(i, ToFloat(T{static_cast<uint8_t>(i)}));
+  if (4 * i >= n) return;
+  const Vec<float, 16> four = x.LoadVec(4 * i);
+  KX_UNROLL
+  for (int j = 0; j < 4; ++j) rounded.Store(4 * i + j, FromFloat<T>(four[j]).bits);
+  packed.Store(i, KX_MUTANT("kx/convert8_swapped", PackFour<T>(four[0], four[1], four[2], four[3]),
+                            PackFour<T>(four[1], four[0], four[2], four[3])));
 }
 
 // out[i] = 2 in[i] for whole 64 x 64 tiles of bf16, [tiles, 64, 64]: a producer warp loads tiles into a ring

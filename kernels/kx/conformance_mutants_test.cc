@@ -13,7 +13,7 @@ namespace {
 std::string CheckAll() {
   for (const emu::Options& options : EveryWay()) {
     const emu::Session session(options);
-    for (const auto check : {&CheckMma, &CheckReduce, &CheckWgmma, &CheckPipeline}) {
+    for (const auto check : {&CheckMma, &CheckReduce, &CheckWgmma, &CheckConvert8, &CheckPipeline}) {
       const std::string error = check();
       if (!error.empty()) return error;
     }
@@ -23,6 +23,7 @@ std::string CheckAll() {
 
 TEST(ConformanceMutants, AllAreCaught) {
   const std::vector<std::string> names = {
+      "kx/convert8_swapped",
       "kx/mma_no_copy_wait",
       "kx/mma_no_syncwarp",
       "kx/mma_swapped_b",

@@ -26,6 +26,12 @@ TEST(Conformance, WgmmaOfEveryShapeAndMajor) {
     EXPECT_EQ(CheckWgmma(), "");
   }
 }
+TEST(Conformance, EightBitFloatsRoundToTheNearestAndSaturate) {
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckConvert8(), "");
+  }
+}
 TEST(Conformance, PipelineWrapsItsRingWithoutBankConflicts) {
   for (const emu::Options& options : EveryWay()) {
     const emu::Session session(options);

@@ -33,6 +33,7 @@ int Run() {
   const Check checks[] = {{"mma, ldmatrix, cp.async", &CheckMma},
                           {"shuffles, votes, atomics across blocks", &CheckReduce},
                           {"wgmma, TMA loads and stores", &CheckWgmma},
+                          {"conversions to and from e4m3 and e5m2", &CheckConvert8},
                           {"mbarrier ring, stmatrix, setmaxnreg", &CheckPipeline}};
   int failed = 0, passed = 0;
   for (const Check& check : checks) {

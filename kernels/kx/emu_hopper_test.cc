@@ -332,6 +332,63 @@ TEST(EmuHopper, Wgmma) {
   ExpectComplaint(128, kShared, Multiply(faults, &lines), {&lines.wait}, {"hands over accumulators"});
 }
 
+// Rows of 128 ones of e4m3; how the operands may be misused.
+struct Wgmma8Faults {
+  bool fence = true, proxy_fence = true;
+  int offset = 0;  // of B's descriptor, bytes
+  bool written_in_flight = false;
+};
+std::function<void()> Multiply8(Wgmma8Faults faults, WgmmaLines* lines) {
+  return [faults, lines] {
+    Smem smem;
+    const auto b = smem.Alloc<e4m3, 1024>(72 * 128);
+    const int t = static_cast<int>(ThreadIdx().x);
+    for (int i = t; i < b.count; i += 128) b.Store(i, e4m3{0x38});
+    if (faults.proxy_fence) FenceAsyncProxy();
+    Sync();
+    float d[32];
+    for (float& x : d) x = 0.f;
+    uint32_t a[4] = {0x38383838, 0x38383838, 0x38383838, 0x38383838};
+    if (faults.fence) WgmmaFence(a);
+    const uint64_t rows = SwizzledDescriptor(b.Address() + faults.offset, 16, 1024);
+    HERE(lines->wgmma) WgmmaRs<e4m3>(d, a, rows, false);
+    WgmmaCommit();
+    if (faults.written_in_flight) d[5] = 0.f;
+    WgmmaWait<0>(d);
+    if (faults.fence && faults.proxy_fence && faults.offset == 0 && !faults.written_in_flight) {
+      for (const float x : d) EXPECT_EQ(x, 32.f);
+    }
+  };
+}
+TEST(EmuHopper, WgmmaOfE4m3) {
+  constexpr size_t kShared = 72 * 128;
+  WgmmaLines lines;
+  ExpectClean(128, kShared, Multiply8({}, &lines));
+  ExpectComplaint(128, kShared, Multiply8({.fence = false}, &lines), {&lines.wgmma},
+                  {"does not begin with WgmmaFence"});
+  ExpectComplaint(128, kShared, Multiply8({.proxy_fence = false}, &lines), {&lines.wgmma},
+                  {"no FenceAsyncProxy"});
+  ExpectComplaint(128, kShared, Multiply8({.offset = 128}, &lines), {&lines.wgmma},
+                  {"must begin in the first row of 1024 aligned bytes"});
+  ExpectComplaint(128, kShared, Multiply8({.written_in_flight = true}, &lines), {&lines.wgmma},
+                  {"accumulator register 5 was written"});
+  // A step of K past the first 128 bytes of the last rows: behind the array.
+  ExpectComplaint(128, kShared, Multiply8({.offset = 2048}, &lines), {&lines.wgmma}, {"shared 0x"});
+}
+// Operands whose K is not along the rows do not compile, on either target (testdata/wgmma_e4m3_mn_major.cu).
+template <class T, Major kA, Major kB>
+constexpr bool kMultiplies = requires(float (&d)[32]) {
+  WgmmaSs<T, kA, kB>(d, 0, 0, false);
+};
+template <class T, Major kB>
+constexpr bool kMultipliesRegisters = requires(float (&d)[32], const uint32_t (&a)[4]) {
+  WgmmaRs<T, kB>(d, a, 0, false);
+};
+static_assert(kMultiplies<bf16, Major::kMN, Major::kMN> && kMultiplies<e4m3, Major::kK, Major::kK>);
+static_assert(!kMultiplies<e4m3, Major::kMN, Major::kK> && !kMultiplies<e4m3, Major::kK, Major::kMN>);
+static_assert(kMultipliesRegisters<e4m3, Major::kK> && !kMultipliesRegisters<e4m3, Major::kMN>);
+static_assert(!kMultiplies<e5m2, Major::kK, Major::kK> && !kMultiplies<float, Major::kK, Major::kK>);
+
 TEST(EmuHopper, WgmmaReadsRaceWithUnorderedWrites) {
   constexpr size_t kShared = kTile * 4;
   WgmmaLines lines;

@@ -15,22 +15,30 @@
 //              Swizzle128(row * 128 + b).
 // wgmma        By the 128 threads of a warpgroup: WgmmaFence(registers...), any number of WgmmaSs and
 //              WgmmaRs, WgmmaCommit(), later WgmmaWait<kGroupsLeft>(d...). D (64 x N, N = 2 R with R the
-//              length of d: 64, 96, 128, 192, 256) [+]= A (64 x 16) B (16 x N); T = bf16 or f16.
-//              Every batch begins with a fence; it names the accumulators and A registers that the thread
-//              has written since they were last in flight, and none that still are. The wait names the
-//              accumulators that may be read afterwards. Naming keeps the compiler from moving a use of
-//              them to the wrong side.
-//              Lane layout of d: row 16 * (warp % 4) + lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) +
-//              2 * (lane % 4) + i % 2. `a` of WgmmaRs is laid out as in Mma, rows of this warp.
+//              length of d: 64, 96, 128, 192, 256) [+]= A (64 x K) B (K x N); K = 16 of T = bf16 or f16, 32
+//              of T = e4m3. Sums of e4m3 products are float, but hardware keeps fewer of their bits than a
+//              float has (emu/emu.h, Accumulate). Every batch begins with a fence; it names the accumulators
+//              and A registers that the thread has written since they were last in flight, and none that
+//              still are. The wait names the accumulators that may be read afterwards. Naming keeps the
+//              compiler from moving a use of them to the wrong side. Lane layout of d: row 16 * (warp % 4) +
+//              lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane % 4) + i % 2. `a` of WgmmaRs is
+//              laid out as in Mma, rows of this warp; of e4m3, byte i of register r is row lane / 4 + 8 * (r
+//              % 2), column 4 * (lane % 4) + i + 16 * (r / 2): what LdMatrixX4 reads of rows of 32 bytes.
 //              Operands in shared memory are SwizzledDescriptor(address, leading_bytes, stride_bytes):
-//              Major::kK: rows of 64 K-elements (128 bytes), 8 rows to 1024 bytes. stride_bytes between
-//              groups of 8 rows, leading_bytes unused (16); the next 16 of K are 32 bytes on.
+//              Major::kK: rows of 128 bytes of K (64 elements, or 128 of e4m3), 8 rows to 1024 bytes from a
+//              multiple of 1024 on. stride_bytes between groups of 8 rows, leading_bytes unused (16); the
+//              next step's K is 32 bytes on. e4m3 has no other.
 //              Major::kMN: rows of 64 M- or N-elements, 8 of K to 1024 bytes. leading_bytes between
 //              groups of 64 M or N, stride_bytes between groups of 8 of K.
+// fp8          ToFloat, FromFloat<T>, T = e4m3 or e5m2 (types.h). PackFour<T>(a, b, c, d): four in a
+// uint32_t,
+//              a in its lowest byte. Compute capability 8.9 and newer.
 // stmatrix     StMatrixX4, StMatrixX2 and ...Trans: the inverse of ldmatrix.
 // Registers    SetMaxRegistersInc<n>(), SetMaxRegistersDec<n>(): by whole warpgroups, n a multiple of 8.
 #ifndef KERNELS_KX_KX_HOPPER_H_
 #define KERNELS_KX_KX_HOPPER_H_
+
+#include <type_traits>
 
 #include "kernels/kx/kx.h"
 #include "kernels/kx/tensor_map.h"
@@ -39,6 +47,14 @@ namespace strata::kx {
 
 // Which index of an operand runs along the 128-byte rows.
 enum class Major : uint8_t { kK, kMN };
+
+// wgmma multiplies T, and takes operands of these majors: those of eight bits are K-major by nature.
+template <class T, Major kA, Major kB>
+concept WgmmaTakes = std::is_same_v<T, bf16> || std::is_same_v<T, f16> ||
+    (std::is_same_v<T, e4m3>&& kA == Major::kK && kB == Major::kK);
+// Accumulators of a lane: N / 2.
+template <int kCount>
+concept WgmmaHas = kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128;
 
 // Byte offset of a 1024-byte-aligned, 128-byte-swizzled array: 16-byte pieces exchanged with their row.
 KX_HOST_DEVICE constexpr uint32_t Swizzle128(uint32_t offset) { return offset ^ ((offset >> 7 & 7) << 4); }

@@ -30,17 +30,18 @@ struct ThreadValue {
 };
 
 struct Matrices {
-  explicit Matrices(uint64_t seed, int m, int n) : a(m * 16), b(n * 16), m(m), n(n) {
+  Matrices(uint64_t seed, int m, int n, int depth = 16)
+      : a(m * depth), b(n * depth), m(m), n(n), depth(depth) {
     std::mt19937_64 random(seed);
     for (float& x : a) x = static_cast<float>(random() % 17) - 8.f;
     for (float& x : b) x = static_cast<float>(random() % 17) - 8.f;
   }
   // Column-major, as CuTe's coordinates count: A(m, k) = a[m + M k], B(n, k) = b[n + N k].
   std::vector<float> a, b;
-  int m, n;
+  int m, n, depth;
   float Product(int i, int j) const {
     float sum = 0;
-    for (int k = 0; k < 16; ++k) sum += a[i + m * k] * b[j + n * k];
+    for (int k = 0; k < depth; ++k) sum += a[i + m * k] * b[j + n * k];
     return sum;
   }
 };
@@ -137,6 +138,13 @@ int Place(bool mn_major, int extent, int lbo, int sbo, int mn, int k) {
   return offset ^ (offset >> 6 & 7) << 3;
 }
 
+// Eight-bit types, K-major: T = 16.
+int Place8(int extent, int sbo, int mn, int k) {
+  const Layout mn_mode{{8, extent / 8}, {128, sbo}}, k_mode{{16, 2}, {1, 16}};
+  const int offset = mn_mode(mn) + k_mode(k);
+  return offset ^ (offset >> 7 & 7) << 4;
+}
+
 // kRs: A by registers (then A is K-major by nature). Offsets between groups are chosen larger than needed,
 // so that the leading and the stride offset cannot be mistaken for each other.
 template <class T, int kN, bool kAMn, bool kBMn, bool kRs>
@@ -192,6 +200,55 @@ void TestWgmmas() {
     TestWgmma<f16, kN, false, true, true>();
   }
 }
+// SM90_64xNx32_F32E4M3E4M3: ALayout_64x32 of _RS and CLayout_64xN; K = 32.
+template <int kN, bool kRs>
+void TestWgmma8() {
+  const ThreadValue kA{{{4, 8, 4}, {256, 1, 16}}, {{4, 2, 2}, {64, 8, 1024}}};
+  const ThreadValue kC{{{4, 8, 4}, {128, 1, 16}}, {{2, 2, kN / 8}, {64, 8, 512}}};
+  const Matrices x(kN, 64, kN, 32);
+  std::vector<float> c(64 * kN, NAN);
+  const int sbo_a = 1024, sbo_b = 2048;  // of B larger than needed
+  ExpectClean(128, 8 * sbo_a + kN / 8 * sbo_b, [&] {
+    Smem smem;
+    const auto a = smem.Alloc<e4m3, 1024>(8 * sbo_a), b = smem.Alloc<e4m3, 1024>(kN / 8 * sbo_b);
+    const int t = static_cast<int>(ThreadIdx().x);
+    for (int i = t; i < 64 * 32; i += 128) {
+      a.Store(Place8(64, sbo_a, i % 64, i / 64), FromFloat<e4m3>(x.a[i]));
+    }
+    for (int i = t; i < kN * 32; i += 128) {
+      b.Store(Place8(kN, sbo_b, i % kN, i / kN), FromFloat<e4m3>(x.b[i]));
+    }
+    FenceAsyncProxy();
+    Sync();
+    float d[kN / 2];
+    for (float& value : d) value = 1.f;
+    const uint64_t db = SwizzledDescriptor(b.Address(), 16, sbo_b);
+    WgmmaFence();
+    if constexpr (kRs) {
+      uint32_t r[4];
+      for (int i = 0; i < 4; ++i) {
+        r[i] = PackFour<e4m3>(x.a[kA(t, 4 * i)], x.a[kA(t, 4 * i + 1)], x.a[kA(t, 4 * i + 2)],
+                              x.a[kA(t, 4 * i + 3)]);
+      }
+      WgmmaRs<e4m3>(d, r, db, true);
+    } else {
+      WgmmaSs<e4m3>(d, SwizzledDescriptor(a.Address(), 16, sbo_a), db, true);
+    }
+    WgmmaCommit();
+    WgmmaWait<0>(d);
+    for (int v = 0; v < kN / 2; ++v) c[kC(t, v)] = d[v];
+  });
+  for (int i = 0; i < 64; ++i) {
+    for (int j = 0; j < kN; ++j) ASSERT_EQ(c[i + 64 * j], x.Product(i, j) + 1.f) << i << " " << j;
+  }
+}
+TEST(Layouts, WgmmaOfE4m3) {
+  TestWgmma8<64, false>();
+  TestWgmma8<96, true>();
+  TestWgmma8<128, false>();
+  TestWgmma8<192, true>();
+  TestWgmma8<256, false>();
+}
 TEST(Layouts, Wgmma64And96) {
   TestWgmmas<64>();
   TestWgmmas<96>();
@@ -219,6 +276,33 @@ TEST(Layouts, AccumulationsDifferWhereTheyMayAndAgreeWhereSumsAreExact) {
        {emu::Accumulate::kFloatChain, emu::Accumulate::kDouble, emu::Accumulate::kTruncate}) {
     EXPECT_EQ(sum(how, 3.f, 2.f), 35.f);
   }
+  // Of e4m3 only 13 bits behind the largest addend's first are left: 2^14 and 32 ones.
+  emu::Options chopped;
+  chopped.accumulate = emu::Accumulate::kTruncate;
+  const emu::Session session(chopped);
+  const auto sum8 = [](float first, float step) {
+    float result = 0;
+    emu::RunLaunch({}, {128}, 64 * 128, [&] {
+      Smem smem;
+      const auto ones = smem.Alloc<e4m3, 1024>(64 * 128);
+      for (int i = static_cast<int>(ThreadIdx().x); i < ones.count; i += 128)
+        ones.Store(i, FromFloat<e4m3>(1.f));
+      FenceAsyncProxy();
+      Sync();
+      const uint32_t small = PackFour<e4m3>(step, step, step, step), a[4] = {small, small, small, small};
+      float d[32];
+      for (float& x : d) x = first;
+      WgmmaFence();
+      WgmmaRs<e4m3>(d, a, SwizzledDescriptor(ones.Address(), 16, 1024), true);
+      WgmmaCommit();
+      WgmmaWait<0>(d);
+      result = d[0];
+    });
+    return result;
+  };
+  EXPECT_EQ(sum8(0x1p13f, 1.f), 0x1p13f + 32);
+  EXPECT_EQ(sum8(0x1p14f, 1.f), 0x1p14f);
+  EXPECT_EQ(sum8(0.f, 1.f), 32.f);
   // 16 steps of 0.75 ulp of 1: each rounds up to one ulp, all together are 12 ulp, chopped none.
   const float ulp = 0x1p-23f;
   EXPECT_EQ(sum(emu::Accumulate::kFloatChain, 1.f, 0.75f * ulp), 1.f + 16 * ulp);

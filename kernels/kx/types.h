@@ -25,6 +25,18 @@ struct f16 {
   uint16_t bits;
 };
 
+// Eight-bit floats by their bits (OCP 8-bit Floating Point Specification, revision 1.0): 1 sign bit, then 4
+// or 5 of exponent (bias 7, 15), then 3 or 2 of fraction. e4m3 reaches 448 and has no infinity, its only NaNs
+// are 0x7f and 0xff; e5m2 reaches 57344 and is IEEE in form. Conversions (kx_hopper.h) round to nearest even
+// and saturate: what is larger, infinities too, becomes the largest number of its sign; a NaN becomes 0x7f.
+struct e4m3 {
+  uint8_t bits;
+};
+struct e5m2 {
+  uint8_t bits;
+};
+inline constexpr float kE4m3Max = 448.f;
+
 // `kBytes` (4, 8 or 16) of T's, moved by one load or store. The address must be a multiple of kBytes.
 template <class T, int kBytes = 16>
 struct alignas(kBytes) Vec {

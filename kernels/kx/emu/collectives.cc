@@ -55,7 +55,7 @@ void DoMma(WarpSlot& slot) {
     const int g = lane / 4, t = lane % 4;
     for (int half = 0; half < 2; ++half) {
       const auto element = [&](uint32_t pair) {
-        return Element(static_cast<uint16_t>(pair >> (16 * half)), args.is_f16);
+        return Element(pair >> (16 * half) & 0xffff, args.elements);
       };
       const int column = 2 * t + half;
       a[g * 16 + column] = element(args.a[0]);
@@ -68,7 +68,7 @@ void DoMma(WarpSlot& slot) {
       c[(g + 8) * 8 + column] = args.c[2 + half];
     }
   }
-  MultiplyAdd(c, a, b, 16, 8, machine->options->accumulate);
+  MultiplyAdd(c, a, b, {16, 8, 16}, machine->options->accumulate);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& args = Lane<MmaArgs>(slot, lane);
     const int g = lane / 4, t = lane % 4;

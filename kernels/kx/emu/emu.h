@@ -47,7 +47,10 @@ inline constexpr Order kAllOrders[] = {Order::kForward, Order::kReverse, Order::
 enum class Accumulate : uint8_t {
   kFloatChain,  // float, one addition after another
   kDouble,      // exact products, one rounding
-  kTruncate,    // float, each addition chopped toward zero
+  // float, each addition chopped toward zero. Of e4m3, what Hopper was found to do (DeepSeek-V3 Technical
+  // Report, 2024, section 3.3.2): all addends of one instruction aligned to the largest, chopped 13 bits
+  // behind its leading bit.
+  kTruncate,
 };
 
 struct Options {
@@ -70,7 +73,7 @@ struct Stats {
   uint64_t switches = 0;             // between fibers
   uint64_t barriers = 0;             // barrier phases completed
   uint64_t mma = 0;                  // m16n8k16 by a warp
-  uint64_t wgmma = 0;                // m64nNk16 by a warp, a quarter of the instruction
+  uint64_t wgmma = 0;                // m64nNk16 or k32 by a warp, a quarter of the instruction
   uint64_t ldmatrix = 0;             // matrices loaded or stored by ldmatrix and stmatrix
   uint64_t ldmatrix_wavefronts = 0;  // equals `ldmatrix` when no bank is hit twice
   uint64_t cp_async = 0;

@@ -11,7 +11,8 @@ namespace emu {
 struct WgmmaOperands {
   const uint32_t* a_registers;  // or null
   uint64_t a, b;
-  bool a_mn_major, b_mn_major, accumulate, is_f16;
+  bool a_mn_major, b_mn_major, accumulate;
+  Elements elements;
 };
 void InitMbarrier(SharedAddress bar, int arrivals, Where where);
 void FenceMbarriers();
@@ -148,21 +149,29 @@ void WgmmaWait(float (&d0)[kCount0], float (&d1)[kCount1], float (&d2)[kCount2],
 }
 
 template <class T, Major kA = Major::kK, Major kB = Major::kK, int kCount>
+requires WgmmaTakes<T, kA, kB> && WgmmaHas<kCount>
 void WgmmaSs(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate, KX_WHERE) {
-  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
-  static_assert(kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128,
-                "N = 2 * kCount is 64, 96, 128, 192 or 256");
   emu::IssueWgmma(d, 2 * kCount,
-                  {nullptr, a, b, kA == Major::kMN, kB == Major::kMN, accumulate, std::is_same_v<T, f16>},
+                  {nullptr, a, b, kA == Major::kMN, kB == Major::kMN, accumulate, emu::kElementsOf<T>},
                   where);
 }
 template <class T, Major kB = Major::kK, int kCount>
+requires WgmmaTakes<T, Major::kK, kB> && WgmmaHas<kCount>
 void WgmmaRs(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, bool accumulate, KX_WHERE) {
-  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
-  static_assert(kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128,
-                "N = 2 * kCount is 64, 96, 128, 192 or 256");
-  emu::IssueWgmma(d, 2 * kCount, {a, 0, b, false, kB == Major::kMN, accumulate, std::is_same_v<T, f16>},
-                  where);
+  emu::IssueWgmma(d, 2 * kCount, {a, 0, b, false, kB == Major::kMN, accumulate, emu::kElementsOf<T>}, where);
+}
+
+float ToFloat(e4m3 x);
+float ToFloat(e5m2 x);
+template <>
+e4m3 FromFloat<e4m3>(float f);
+template <>
+e5m2 FromFloat<e5m2>(float f);
+template <class T>
+uint32_t PackFour(float a, float b, float c, float d) {
+  static_assert(sizeof(T) == 1);
+  const auto bits = [](float f) { return static_cast<uint32_t>(FromFloat<T>(f).bits); };
+  return bits(a) | bits(b) << 8 | bits(c) << 16 | bits(d) << 24;
 }
 
 }  // namespace strata::kx

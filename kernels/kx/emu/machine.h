@@ -21,6 +21,7 @@
 #include "kernels/kx/emu/fiber.h"
 #include "kernels/kx/emu/primitives.h"
 #include "kernels/kx/emu/tensor_map.h"
+#include "kernels/kx/kx_hopper.h"
 
 namespace strata::kx::emu {
 
@@ -128,7 +129,8 @@ struct Wgmma {  // one instruction as one lane issued it
   uint32_t a[4];
   uint64_t a_descriptor, b_descriptor;
   bool a_mn_major, b_mn_major;
-  bool accumulate, is_f16;
+  bool accumulate;
+  Elements elements;
   Where where;
   Knowledge knows;
   Clock clock;
@@ -279,11 +281,18 @@ inline constexpr unsigned char kPoison = 0xff;
 
 // numeric.cc
 float HalfToFloat(uint16_t bits);
-inline float Element(uint16_t bits, bool is_f16) {
-  return is_f16 ? HalfToFloat(bits) : std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+inline constexpr int BytesOf(Elements elements) { return elements == Elements::kE4m3 ? 1 : 2; }
+// The value of the lowest bits.
+inline float Element(uint32_t bits, Elements elements) {
+  if (elements == Elements::kE4m3) return ToFloat(e4m3{static_cast<uint8_t>(bits)});
+  return elements == Elements::kF16 ? HalfToFloat(static_cast<uint16_t>(bits))
+                                    : std::bit_cast<float>(bits << 16);
 }
-// c[rows x n] += a[rows x 16] * b[16 x n], row-major.
-void MultiplyAdd(float* c, const float* a, const float* b, int rows, int n, Accumulate how);
+// c[rows x n] += a[rows x depth] * b[depth x n], row-major. A depth of 32 is that of eight-bit elements.
+struct ProductShape {
+  int rows, n, depth;
+};
+void MultiplyAdd(float* c, const float* a, const float* b, ProductShape shape, Accumulate how);
 
 }  // namespace strata::kx::emu
 

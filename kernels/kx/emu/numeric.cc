@@ -1,7 +1,10 @@
 // Conversions, rounded arithmetic and the tensor cores' sums. Compiled without contraction.
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "kernels/kx/emu/machine.h"
+#include "kernels/kx/kx_hopper.h"
 
 namespace strata::kx {
 namespace {
@@ -39,6 +42,66 @@ f16 FromFloat<f16>(float f) {
   return {static_cast<uint16_t>(sign | rounded >> 13)};
 }
 
+namespace {
+
+// An eight-bit float: its fraction has `fraction` bits, numbers from `largest` on are no numbers.
+struct Format8 {
+  int fraction, bias;
+  uint8_t largest;
+};
+constexpr Format8 kE4m3 = {3, 7, 0x7e}, kE5m2 = {2, 15, 0x7b};
+
+double Magnitude(uint32_t bits, const Format8& format) {
+  const int exponent = static_cast<int>(bits >> format.fraction);
+  const int fraction = static_cast<int>(bits & ((1u << format.fraction) - 1));
+  return exponent == 0
+             ? std::ldexp(fraction, 1 - format.bias - format.fraction)
+             : std::ldexp(fraction + (1 << format.fraction), exponent - format.bias - format.fraction);
+}
+
+uint8_t RoundTo(float f, const Format8& format) {
+  if (f != f) return 0x7f;
+  const auto sign = static_cast<uint8_t>(std::signbit(f) ? 0x80 : 0);
+  const double magnitude = std::fabs(static_cast<double>(f));
+  if (magnitude >= Magnitude(format.largest, format)) return sign | format.largest;
+  // In units of the last place, to nearest even; a fraction that rounds up to 2 carries into the exponent.
+  const int exponent = magnitude == 0 ? 1 - format.bias : std::max(std::ilogb(magnitude), 1 - format.bias);
+  const double units = std::nearbyint(std::ldexp(magnitude, format.fraction - exponent));
+  const int bits = ((exponent + format.bias - 1) << format.fraction) + static_cast<int>(units);
+  return static_cast<uint8_t>(sign | bits);
+}
+
+std::array<float, 256> ValuesOf(const Format8& format, uint32_t infinity) {
+  std::array<float, 256> values;
+  for (uint32_t bits = 0; bits < 128; ++bits) {
+    const float value = bits <= format.largest ? static_cast<float>(Magnitude(bits, format))
+                        : bits == infinity     ? INFINITY
+                                               : NAN;
+    values[bits] = value;
+    values[bits + 128] = -value;
+  }
+  return values;
+}
+
+}  // namespace
+
+float ToFloat(e4m3 x) {
+  static const std::array<float, 256> values = ValuesOf(kE4m3, 0x80);
+  return values[x.bits];
+}
+float ToFloat(e5m2 x) {
+  static const std::array<float, 256> values = ValuesOf(kE5m2, 0x7c);
+  return values[x.bits];
+}
+template <>
+e4m3 FromFloat<e4m3>(float f) {
+  return {RoundTo(f, kE4m3)};
+}
+template <>
+e5m2 FromFloat<e5m2>(float f) {
+  return {RoundTo(f, kE5m2)};
+}
+
 float Fma(float a, float b, float c) { return std::fma(a, b, c); }
 float MulRn(float a, float b) { return a * b; }
 float AddRn(float a, float b) { return a + b; }
@@ -70,46 +133,68 @@ float HalfToFloat(uint16_t bits) {
 
 namespace {
 
-#define KX_FLOAT_CHAIN                                              \
-  for (int i = 0; i < rows; ++i) {                                  \
-    for (int k = 0; k < 16; ++k) {                                  \
-      const float x = a[i * 16 + k];                                \
-      for (int j = 0; j < n; ++j) c[i * n + j] += x * b[k * n + j]; \
-    }                                                               \
+#define KX_FLOAT_CHAIN                                                                \
+  for (int i = 0; i < shape.rows; ++i) {                                              \
+    for (int k = 0; k < shape.depth; ++k) {                                           \
+      const float x = a[i * shape.depth + k];                                         \
+      for (int j = 0; j < shape.n; ++j) c[i * shape.n + j] += x * b[k * shape.n + j]; \
+    }                                                                                 \
   }
 
 #if defined(__x86_64__)
 // Twice as wide, the same bits: neither file nor function may fuse the product into the sum.
 __attribute__((target("avx2"))) void FloatChainAvx2(float* __restrict c, const float* a, const float* b,
-                                                    int rows, int n) {
+                                                    ProductShape shape) {
   KX_FLOAT_CHAIN
 }
 #endif
-void FloatChain(float* __restrict c, const float* a, const float* b, int rows, int n) { KX_FLOAT_CHAIN }
+void FloatChain(float* __restrict c, const float* a, const float* b, ProductShape shape) { KX_FLOAT_CHAIN }
 
 float Chop(double exact) {
   const auto rounded = static_cast<float>(exact);
   return std::fabs(static_cast<double>(rounded)) > std::fabs(exact) ? std::nextafter(rounded, 0.f) : rounded;
 }
 
+// The sum as a fixed-point adder makes it: every addend is aligned to the largest and chopped kBits behind
+// its leading bit.
+float AlignedSum(double* addends, int count) {
+  constexpr int kBits = 13;
+  double largest = 0;
+  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(addends[i]));
+  const bool finite = largest > 0 && largest < INFINITY;
+  const double unit = finite ? std::ldexp(1., std::ilogb(largest) - kBits) : 1;
+  double sum = 0;
+  for (int i = 0; i < count; ++i) sum += std::trunc(addends[i] / unit);
+  return static_cast<float>(sum * unit);
+}
+
 }  // namespace
 
-void MultiplyAdd(float* c, const float* a, const float* b, int rows, int n, Accumulate how) {
+void MultiplyAdd(float* c, const float* a, const float* b, ProductShape shape, Accumulate how) {
   if (how == Accumulate::kFloatChain) {
 #if defined(__x86_64__)
     static const bool avx2 = __builtin_cpu_supports("avx2");
-    if (avx2) return FloatChainAvx2(c, a, b, rows, n);
+    if (avx2) return FloatChainAvx2(c, a, b, shape);
 #endif
-    return FloatChain(c, a, b, rows, n);
+    return FloatChain(c, a, b, shape);
   }
-  for (int i = 0; i < rows; ++i) {
-    for (int j = 0; j < n; ++j) {
-      double sum = c[i * n + j];
-      for (int k = 0; k < 16; ++k) {
-        sum += static_cast<double>(a[i * 16 + k]) * b[k * n + j];
+  const int depth = shape.depth;
+  for (int i = 0; i < shape.rows; ++i) {
+    for (int j = 0; j < shape.n; ++j) {
+      float& to = c[i * shape.n + j];
+      const auto product = [&](int k) { return static_cast<double>(a[i * depth + k]) * b[k * shape.n + j]; };
+      if (how == Accumulate::kTruncate && depth == 32) {
+        double addends[33] = {to};
+        for (int k = 0; k < depth; ++k) addends[k + 1] = product(k);
+        to = AlignedSum(addends, depth + 1);
+        continue;
+      }
+      double sum = to;
+      for (int k = 0; k < depth; ++k) {
+        sum += product(k);
         if (how == Accumulate::kTruncate) sum = Chop(sum);
       }
-      c[i * n + j] = static_cast<float>(sum);
+      to = static_cast<float>(sum);
     }
   }
 }

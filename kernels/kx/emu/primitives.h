@@ -43,11 +43,17 @@ struct MatrixArgs {
   int matrices;  // 1, 2, 4
   bool transposed;
 };
+// What a tensor core multiplies.
+enum class Elements : uint8_t { kBf16, kF16, kE4m3 };
+template <class T>
+inline constexpr Elements kElementsOf = std::is_same_v<T, bf16>  ? Elements::kBf16
+                                        : std::is_same_v<T, f16> ? Elements::kF16
+                                                                 : Elements::kE4m3;
 struct MmaArgs {
   float* c;
   const uint32_t* a;
   uint32_t b0, b1;
-  bool is_f16;
+  Elements elements;
 };
 
 void CheckedLoadShared(SharedAddress address, void* value, uint32_t bytes, Where where);
@@ -223,7 +229,7 @@ inline void LdMatrixX2Trans(uint32_t (&r)[2], SharedAddress row, KX_WHERE) {
 template <class T>
 void Mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, KX_WHERE) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
-  emu::MmaArgs args{c, a, b0, b1, std::is_same_v<T, f16>};
+  emu::MmaArgs args{c, a, b0, b1, emu::kElementsOf<T>};
   emu::RunCollective(emu::Collective::kMma, &args, where);
 }
 
@@ -254,6 +260,7 @@ template <>
 f16 FromFloat<f16>(float f);
 template <class T>
 uint32_t Pack(float lo, float hi) {
+  static_assert(sizeof(T) == 2);
   return static_cast<uint32_t>(FromFloat<T>(lo).bits) | static_cast<uint32_t>(FromFloat<T>(hi).bits) << 16;
 }
 template <class T>

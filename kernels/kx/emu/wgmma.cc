@@ -21,22 +21,31 @@ Descriptor Decode(uint64_t bits, Where where) {
   if (bits >> 62 != 1)
     Complain(where, "wgmma descriptor without the 128-byte swizzle: the emulator knows no other");
   if ((bits >> 49 & 7) != 0) Complain(where, "wgmma descriptor with a base offset: the emulator knows none");
+  if ((bits >> 3 & 7) != 0) {
+    Complain(where, "wgmma descriptor of shared 0x%x: must begin in the first row of 1024 aligned bytes",
+             static_cast<uint32_t>(bits & 0x3fff) << 4);
+  }
   return {static_cast<uint32_t>(bits & 0x3fff) << 4, static_cast<uint32_t>(bits >> 16 & 0x3fff) << 4,
           static_cast<uint32_t>(bits >> 32 & 0x3fff) << 4};
 }
 
-// Reads `rows` M- or N-indices from `first`, 16 of K, in pieces of 16 bytes: m[row * row_step + k * k_step].
-// Canonical layouts of the 128-byte swizzle (PTX ISA, "Shared Memory Matrix Layout"), in bytes:
-// K-major (8, n) x 16: (128, stride) x 2. MN-major (64, n) x (8, 2): (2, leading) x (128, stride).
+// Reads `rows` M- or N-indices from `first`, 32 bytes of K, in pieces of 16 bytes: m[row * row_step + k *
+// k_step]. Canonical layouts of the 128-byte swizzle (PTX ISA, "Shared Memory Matrix Layout"), in bytes:
+// K-major (8, n) x 32: (128, stride) x 1. MN-major (64, n) x (8, 2): (2, leading) x (128, stride).
 void ReadMatrix(float* m, int row_step, int k_step, uint64_t bits, int first, int rows, bool mn_major,
-                bool is_f16, const Actor& engine, Where where) {
+                Elements elements, const Actor& engine, Where where) {
   const Descriptor d = Decode(bits, where);
+  const int bytes = BytesOf(elements), count = 16 / bytes;
   const auto read = [&](SharedAddress linear, float* to, int step) {
     const SharedAddress a = linear ^ ((linear >> 7 & 7) << 4);
-    uint16_t piece[8];
+    unsigned char piece[16];
     memset(piece, kPoison, sizeof piece);
     if (machine->shared.Access(a, 16, false, engine, where)) memcpy(piece, machine->shared.Raw(a), 16);
-    for (int i = 0; i < 8; ++i) to[i * step] = Element(piece[i], is_f16);
+    for (int i = 0; i < count; ++i) {
+      uint32_t element = 0;
+      memcpy(&element, piece + i * bytes, bytes);
+      to[i * step] = Element(element, elements);
+    }
   };
   if (mn_major) {
     for (int k = 0; k < 16; ++k) {
@@ -49,9 +58,10 @@ void ReadMatrix(float* m, int row_step, int k_step, uint64_t bits, int first, in
     return;
   }
   for (int row = 0; row < rows; ++row) {
-    for (int k = 0; k < 16; k += 8) {
+    for (int piece = 0; piece < 2; ++piece) {
       const int mn = first + row;
-      read(d.start + mn / 8 * d.stride + mn % 8 * 128 + k * 2, m + row * row_step + k * k_step, k_step);
+      read(d.start + mn / 8 * d.stride + mn % 8 * 128 + piece * 16,
+           m + row * row_step + piece * count * k_step, k_step);
     }
   }
 }
@@ -64,14 +74,15 @@ void Execute(int warp, size_t nth) {
   for (int lane = 0; lane < 32; ++lane) clocks[lane] = at_lane(lane).clock;
   const Actor engine{
       machine->WgmmaActor(warp), machine->wgmma_clocks[warp], op.knows.get(), clocks.data(), warp * 32, true};
-  const int n = op.n;
-  std::array<float, 16 * 16> a;
-  std::array<float, 16 * 256> b, c;
+  const int n = op.n, bytes = BytesOf(op.elements), depth = 32 / bytes, in_register = 4 / bytes;
+  std::array<float, 16 * 32> a;
+  std::array<float, 32 * 256> b;
+  std::array<float, 16 * 256> c;
   if (!op.a_in_registers) {
-    ReadMatrix(a.data(), 16, 1, op.a_descriptor, warp % 4 * 16, 16, op.a_mn_major, op.is_f16, engine,
+    ReadMatrix(a.data(), depth, 1, op.a_descriptor, warp % 4 * 16, 16, op.a_mn_major, op.elements, engine,
                op.where);
   }
-  ReadMatrix(b.data(), 1, n, op.b_descriptor, 0, n, op.b_mn_major, op.is_f16, engine, op.where);
+  ReadMatrix(b.data(), 1, n, op.b_descriptor, 0, n, op.b_mn_major, op.elements, engine, op.where);
   // Calls f(element of c, register of the lane's accumulators).
   const auto for_each_register = [&](int lane, std::vector<float>& values, auto&& f) {
     float* row = c.data() + lane / 4 * n + 2 * (lane % 4);
@@ -85,15 +96,19 @@ void Execute(int warp, size_t nth) {
   for (int lane = 0; lane < 32; ++lane) {
     const Wgmma& mine = at_lane(lane);
     for (int r = 0; r < 4 && op.a_in_registers; ++r) {
-      for (int half = 0; half < 2; ++half) {
-        a[(lane / 4 + 8 * (r % 2)) * 16 + 2 * (lane % 4) + half + 8 * (r / 2)] =
-            Element(static_cast<uint16_t>(mine.a[r] >> (16 * half)), op.is_f16);
+      // PTX ISA, "Register Fragments for wgmma.mma_async": 32 bits of a row in a lane, the next 16 bytes in
+      // the next registers.
+      for (int i = 0; i < in_register; ++i) {
+        const int column = in_register * (lane % 4) + i + depth / 2 * (r / 2);
+        const uint32_t shifted = mine.a[r] >> (8 * bytes * i);
+        a[(lane / 4 + 8 * (r % 2)) * depth + column] =
+            Element(bytes == 1 ? shifted & 0xff : shifted & 0xffff, op.elements);
       }
     }
     for_each_register(lane, lanes[lane].accumulators.at(mine.d).values,
                       [&](float& element, float& value) { element = op.accumulate ? value : 0.f; });
   }
-  MultiplyAdd(c.data(), a.data(), b.data(), 16, n, machine->options->accumulate);
+  MultiplyAdd(c.data(), a.data(), b.data(), {16, n, depth}, machine->options->accumulate);
   for (int lane = 0; lane < 32; ++lane) {
     for_each_register(lane, lanes[lane].accumulators.at(at_lane(lane).d).values,
                       [](float& element, float& value) { value = element; });
@@ -142,7 +157,7 @@ void IssueWgmma(float* d, int n, const WgmmaOperands& operands, Where where) {
            operands.a_mn_major,
            operands.b_mn_major,
            operands.accumulate,
-           operands.is_f16,
+           operands.elements,
            where,
            self.knows,
            self.clock++};
@@ -163,7 +178,8 @@ void IssueWgmma(float* d, int n, const WgmmaOperands& operands, Where where) {
   for (const uint64_t part :
        {op.a_descriptor, op.b_descriptor, static_cast<uint64_t>(n),
         static_cast<uint64_t>(op.a_in_registers) | static_cast<uint64_t>(op.accumulate) << 1 |
-            static_cast<uint64_t>(op.a_mn_major) << 2 | static_cast<uint64_t>(op.b_mn_major) << 3,
+            static_cast<uint64_t>(op.a_mn_major) << 2 | static_cast<uint64_t>(op.b_mn_major) << 3 |
+            static_cast<uint64_t>(op.elements) << 4,
         static_cast<uint64_t>(where.line)}) {
     hash = (hash ^ part) * 1099511628211ull;
   }

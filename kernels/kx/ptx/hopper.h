@@ -116,6 +116,46 @@ KX_DEVICE void SetMaxRegistersDec() {
 }
 
 namespace ptx {
+// cvt converts two at a time.
+template <class T>
+KX_DEVICE uint16_t PackTwo(float lo, float hi) {
+  static_assert(std::is_same_v<T, e4m3> || std::is_same_v<T, e5m2>);
+  uint16_t pair;
+  if constexpr (std::is_same_v<T, e4m3>) {
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
+  } else {
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(hi), "f"(lo));
+  }
+  return pair;
+}
+template <class T>
+KX_DEVICE float ToFloat8(T x) {
+  uint32_t halves;
+  if constexpr (std::is_same_v<T, e4m3>) {
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(x.bits)));
+  } else {
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<uint16_t>(x.bits)));
+  }
+  return UnpackLo<f16>(halves);
+}
+}  // namespace ptx
+
+KX_DEVICE float ToFloat(e4m3 x) { return ptx::ToFloat8(x); }
+KX_DEVICE float ToFloat(e5m2 x) { return ptx::ToFloat8(x); }
+template <>
+KX_DEVICE e4m3 FromFloat<e4m3>(float f) {
+  return {static_cast<uint8_t>(ptx::PackTwo<e4m3>(f, 0.f))};
+}
+template <>
+KX_DEVICE e5m2 FromFloat<e5m2>(float f) {
+  return {static_cast<uint8_t>(ptx::PackTwo<e5m2>(f, 0.f))};
+}
+template <class T>
+KX_DEVICE uint32_t PackFour(float a, float b, float c, float d) {
+  return static_cast<uint32_t>(ptx::PackTwo<T>(a, b)) | static_cast<uint32_t>(ptx::PackTwo<T>(c, d)) << 16;
+}
+
+namespace ptx {
 // Tells the compiler that something here changes these registers, so that it moves no use of them across.
 KX_DEVICE void Pin(float& r) { asm volatile("" : "+f"(r)::"memory"); }
 KX_DEVICE void Pin(uint32_t& r) { asm volatile("" : "+r"(r)::"memory"); }
@@ -174,18 +214,35 @@ KX_DEVICE void WgmmaWait(Registers&... d) {
                : OUT                                                                                                \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)),              \
                  "n"(static_cast<int>(kB)))
+// Eight bits: twice the K, and no majors to choose.
+#define KX_WGMMA8_SS(N, LIST, OUT, A, B, SCALE)                                                                     \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" SCALE ", 0;\n"                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" LIST "}, %" A ", %" B ", p, 1, 1;}\n"   \
+               : OUT                                                                                                \
+               : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)))
+#define KX_WGMMA8_RS(N, LIST, OUT, A0, A1, A2, A3, B, SCALE)                                                        \
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %" SCALE ", 0;\n"                                                     \
+               "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" LIST "}, {%" A0 ", %" A1 ", %" A2        \
+               ", %" A3 "}, %" B ", p, 1, 1;}\n"                                                                    \
+               : OUT                                                                                                \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)))
 
 template <class T, Major kA = Major::kK, Major kB = Major::kK, int kCount>
 KX_DEVICE void WgmmaSs(float (&d)[kCount], uint64_t a, uint64_t b, bool accumulate) {
-  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
-  static_assert(kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128,
-                "N = 2 * kCount is 64, 96, 128, 192 or 256");
+  static_assert(WgmmaTakes<T, kA, kB>, "wgmma takes bf16 and f16 of any major, e4m3 of K-major operands");
+  static_assert(WgmmaHas<kCount>, "N = 2 * kCount is 64, 96, 128, 192 or 256");
   if constexpr (std::is_same_v<T, bf16>) {
     if constexpr (kCount == 32) KX_WGMMA_SS(64, "bf16", KX_LIST_32, KX_OUT_32, "32", "33", "34", "35", "36");
     else if constexpr (kCount == 48) KX_WGMMA_SS(96, "bf16", KX_LIST_48, KX_OUT_48, "48", "49", "50", "51", "52");
     else if constexpr (kCount == 64) KX_WGMMA_SS(128, "bf16", KX_LIST_64, KX_OUT_64, "64", "65", "66", "67", "68");
     else if constexpr (kCount == 96) KX_WGMMA_SS(192, "bf16", KX_LIST_96, KX_OUT_96, "96", "97", "98", "99", "100");
     else if constexpr (kCount == 128) KX_WGMMA_SS(256, "bf16", KX_LIST_128, KX_OUT_128, "128", "129", "130", "131", "132");
+  } else if constexpr (std::is_same_v<T, e4m3>) {
+    if constexpr (kCount == 32) KX_WGMMA8_SS(64, KX_LIST_32, KX_OUT_32, "32", "33", "34");
+    else if constexpr (kCount == 48) KX_WGMMA8_SS(96, KX_LIST_48, KX_OUT_48, "48", "49", "50");
+    else if constexpr (kCount == 64) KX_WGMMA8_SS(128, KX_LIST_64, KX_OUT_64, "64", "65", "66");
+    else if constexpr (kCount == 96) KX_WGMMA8_SS(192, KX_LIST_96, KX_OUT_96, "96", "97", "98");
+    else if constexpr (kCount == 128) KX_WGMMA8_SS(256, KX_LIST_128, KX_OUT_128, "128", "129", "130");
   } else {
     if constexpr (kCount == 32) KX_WGMMA_SS(64, "f16", KX_LIST_32, KX_OUT_32, "32", "33", "34", "35", "36");
     else if constexpr (kCount == 48) KX_WGMMA_SS(96, "f16", KX_LIST_48, KX_OUT_48, "48", "49", "50", "51", "52");
@@ -197,15 +254,20 @@ KX_DEVICE void WgmmaSs(float (&d)[kCount], uint64_t a, uint64_t b, bool accumula
 
 template <class T, Major kB = Major::kK, int kCount>
 KX_DEVICE void WgmmaRs(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
-  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16>);
-  static_assert(kCount == 32 || kCount == 48 || kCount == 64 || kCount == 96 || kCount == 128,
-                "N = 2 * kCount is 64, 96, 128, 192 or 256");
+  static_assert(WgmmaTakes<T, Major::kK, kB>, "wgmma takes bf16 and f16 of any major, e4m3 of K-major operands");
+  static_assert(WgmmaHas<kCount>, "N = 2 * kCount is 64, 96, 128, 192 or 256");
   if constexpr (std::is_same_v<T, bf16>) {
     if constexpr (kCount == 32) KX_WGMMA_RS(64, "bf16", KX_LIST_32, KX_OUT_32, "32", "33", "34", "35", "36", "37", "38");
     else if constexpr (kCount == 48) KX_WGMMA_RS(96, "bf16", KX_LIST_48, KX_OUT_48, "48", "49", "50", "51", "52", "53", "54");
     else if constexpr (kCount == 64) KX_WGMMA_RS(128, "bf16", KX_LIST_64, KX_OUT_64, "64", "65", "66", "67", "68", "69", "70");
     else if constexpr (kCount == 96) KX_WGMMA_RS(192, "bf16", KX_LIST_96, KX_OUT_96, "96", "97", "98", "99", "100", "101", "102");
     else if constexpr (kCount == 128) KX_WGMMA_RS(256, "bf16", KX_LIST_128, KX_OUT_128, "128", "129", "130", "131", "132", "133", "134");
+  } else if constexpr (std::is_same_v<T, e4m3>) {
+    if constexpr (kCount == 32) KX_WGMMA8_RS(64, KX_LIST_32, KX_OUT_32, "32", "33", "34", "35", "36", "37");
+    else if constexpr (kCount == 48) KX_WGMMA8_RS(96, KX_LIST_48, KX_OUT_48, "48", "49", "50", "51", "52", "53");
+    else if constexpr (kCount == 64) KX_WGMMA8_RS(128, KX_LIST_64, KX_OUT_64, "64", "65", "66", "67", "68", "69");
+    else if constexpr (kCount == 96) KX_WGMMA8_RS(192, KX_LIST_96, KX_OUT_96, "96", "97", "98", "99", "100", "101");
+    else if constexpr (kCount == 128) KX_WGMMA8_RS(256, KX_LIST_128, KX_OUT_128, "128", "129", "130", "131", "132", "133");
   } else {
     if constexpr (kCount == 32) KX_WGMMA_RS(64, "f16", KX_LIST_32, KX_OUT_32, "32", "33", "34", "35", "36", "37", "38");
     else if constexpr (kCount == 48) KX_WGMMA_RS(96, "f16", KX_LIST_48, KX_OUT_48, "48", "49", "50", "51", "52", "53", "54");
@@ -224,7 +286,9 @@ KX_DEVICE void WgmmaRs(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, b
 #undef KX_S7
 #undef KX_D16
 #undef KX_WGMMA_SS
+#undef KX_WGMMA8_SS
 #undef KX_WGMMA_RS
+#undef KX_WGMMA8_RS
 #undef KX_LIST_32
 #undef KX_OUT_32
 #undef KX_LIST_48

@@ -214,6 +214,7 @@ KX_DEVICE T FromFloat(float f) {
 }
 template <class T>
 KX_DEVICE uint32_t Pack(float lo, float hi) {
+  static_assert(sizeof(T) == 2);
   uint32_t d;
   if constexpr (std::is_same_v<T, bf16>) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));

@@ -1,7 +1,7 @@
 // libstrata_cuda.so: everything of CUDA that a program uses, behind one symbol.
 //
-// STRATA_ATTENTION=fa3, fa2 or cudnn forces the provider of attention, for comparisons: a job that it cannot
-// serve fails with the reason.
+// STRATA_ATTENTION=fa3, fa2, cudnn or fa3-fp8 forces the provider of attention, for comparisons: a job that
+// it cannot serve fails with the reason.
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Libraries>> OpenLibraries() {
     options.forced = AttentionProviderOf(name);
     if (!options.forced.has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("STRATA_ATTENTION=", name, ": it is fa3, fa2 or cudnn, or not set"));
+          absl::StrCat("STRATA_ATTENTION=", name, ": it is fa3, fa2, cudnn or fa3-fp8, or not set"));
     }
     if (*options.forced == AttentionProvider::kCudnn) {
       STRATA_ASSIGN_OR_RETURN(CudnnApi* const cudnn, LoadCudnn());
