@@ -42,7 +42,10 @@ class EmulatedKernels {
 class EmulatedAccelerator : public Accelerator {
  public:
   std::string description() const override { return "emulated kernels"; }
+  std::string identity() const override { return description(); }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
+  absl::StatusOr<int64_t> FreeForJobs() override { return memory_bytes(); }
+  absl::Status Release() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     return CreateCpuDevice(budget_bytes, *state_ops_);
   }
