@@ -4,6 +4,7 @@ plugin is said and the CPU trains; --require-gpu fails with the remedy; on a fak
 byte."""
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -67,17 +68,23 @@ class GpuPluginTest(unittest.TestCase):
     def tearDownClass(cls):
         shutil.rmtree(cls.folder)
 
-    def run_job(self, plugin, *flags, wrong=""):
-        """(exit code, all that was said, what the worker logged, digest of the last checkpoint's tensors)"""
+    def put_plugin(self, wanted):
         path = os.path.join(self.bin, PLUGIN)
         if os.path.exists(path):
             os.remove(path)
-        if plugin:
+        if wanted:
             shutil.copy(binary("offload/device/libfake_cuda_plugin.so"), path)
+
+    def call(self, program, *arguments, wrong=""):
+        return subprocess.run([os.path.join(self.bin, program), *arguments], cwd=self.folder,
+                              env={**os.environ, "STRATA_FAKE_CUDA": wrong, "XDG_CACHE_HOME": os.path.join(self.folder, "cache")},
+                              capture_output=True, text=True, timeout=240, check=False)
+
+    def run_job(self, plugin, *flags, wrong=""):
+        """(exit code, all that was said, what the worker logged, digest of the last checkpoint's tensors)"""
+        self.put_plugin(plugin)
         state = tempfile.mkdtemp(dir=self.folder)
-        done = subprocess.run(
-            [os.path.join(self.bin, "strata"), "local", "run", "job.yaml", "--state-dir", state, *flags], cwd=self.folder,
-            env={**os.environ, "STRATA_FAKE_CUDA": wrong}, capture_output=True, text=True, timeout=240, check=False)
+        done = self.call("strata", "local", "run", "job.yaml", "--state-dir", state, *flags, wrong=wrong)
         log, tensors = "", {}
         for folder, _, names in os.walk(state):
             for name in names:
@@ -122,17 +129,59 @@ class GpuPluginTest(unittest.TestCase):
             self.assertIn(remedy, said)
 
     def test_a_worker_cannot_give_more_than_its_gpu_has_and_does_not_start_without_one(self):
-        for wrong, code, said in (("oom", 2, r"--device-bytes .* exceeds the 4 KiB of Fake GPU"),
+        for wrong, code, said in (("oom", 2, r"--device-bytes .* exceeds the 0 bytes that jobs can have of the 4 KiB of Fake GPU"),
                                   ("driver", 1, r"--require-gpu: no GPU: .*; install the NVIDIA driver")):
-            shutil.copy(binary("offload/device/libfake_cuda_plugin.so"), os.path.join(self.bin, PLUGIN))
+            self.put_plugin(True)
             state = tempfile.mkdtemp(dir=self.folder)
-            done = subprocess.run(
-                [os.path.join(self.bin, "strata_worker"), "--server=127.0.0.1:1", f"--state-dir={state}", "--require-gpu",
-                 "--device-bytes=16MiB", "--host-bytes=64MiB", "--nvme-bytes=64MiB"],
-                env={**os.environ, "STRATA_FAKE_CUDA": wrong}, capture_output=True, text=True, timeout=60, check=False)
+            done = self.call("strata_worker", "--server=127.0.0.1:1", f"--state-dir={state}", "--require-gpu", "--device-bytes=16MiB",
+                             "--host-bytes=64MiB", "--nvme-bytes=64MiB", wrong=wrong)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertRegex(done.stderr, said)
-            os.remove(os.path.join(self.bin, PLUGIN))
+
+    def test_a_configuration_that_requires_a_gpu_is_checked_for_one(self):
+        for plugin, flags, code, said in ((False, (), 0, "configuration is valid"),
+                                          (False, ("--require-gpu",), 1, r"--require-gpu: no GPU: .*put it beside the program"),
+                                          (True, ("--require-gpu",), 0, "configuration is valid")):
+            self.put_plugin(plugin)
+            done = self.call("strata_worker", "--server=a:1", f"--state-dir={self.folder}/state", "--check-config", *flags)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertRegex(done.stdout + done.stderr, said)
+
+    def test_a_plan_that_requires_a_gpu_needs_one(self):
+        with open(os.path.join(self.folder, "gpu.yaml"), "w", encoding="ascii") as file:
+            file.write(JOB.replace("io: {direct: off}", "io: {direct: off}, require: [gpu]"))
+        with open(os.path.join(self.folder, "cpu_machine.yaml"), "w", encoding="ascii") as file:
+            file.write("name: small\ndevice: 1GiB\nhost: 1GiB\nnvme: 1GiB\nspeeds:\n  device_is_cpu: true\n  h2d_bytes_per_second: 1e10\n"
+                       "  bf16: {forward_flops: 1e12, elementwise_bytes_per_second: 1e10}\n  nvme_read_bytes_per_second: 1e9\n"
+                       "  dram_bytes_per_second: 1e10\n")
+        self.put_plugin(False)
+        done = self.call("strata", "plan", "gpu.yaml")
+        self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"gpu.yaml:7:\d+: memory.require: gpu cannot be had: no GPU: .*put it beside the program; or take gpu")
+        done = self.call("strata", "plan", "gpu.yaml", "--machine", "cpu_machine.yaml")
+        self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
+        self.assertIn("the machine of cpu_machine.yaml trains on its CPU (small): plan for another", done.stderr)
+        self.put_plugin(True)
+        done = self.call("strata", "plan", "gpu.yaml", "-o", "json")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        machine = json.loads(done.stdout)["machine"]
+        self.assertIn("Fake GPU, driver 1.2.3", machine["source"])
+        self.assertFalse(machine.get("device_is_cpu", False))
+
+    def test_a_workers_gpu_is_measured_and_described(self):
+        self.put_plugin(True)
+        state = tempfile.mkdtemp(dir=self.folder)
+        done = self.call("strata", "local", "run", "job.yaml", "--state-dir", state, "--keep-running")
+        try:
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            address = re.search(r"keep running at (\S+?)[,;\s]", done.stderr).group(1)
+            text = self.call("strata", "worker", "describe", "local", "--server", address).stdout
+        finally:
+            self.call("strata", "local", "stop", "--state-dir", state)
+        print(text)
+        self.assertRegex(text, r"speeds +measured: Fake GPU, driver 1.2.3 \(copies .* both together, .* us a launch\); ")
+        self.assertRegex(text, r"bf16 matrices +[0-9.]+ GFLOP/s forward")
+        self.assertRegex(text, r"device +\S+ \S+ of 16 MiB")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include "common/status.h"
 #include "common/thread.h"
 #include "worker/agent/agent.h"
+#include "worker/agent/machine.h"
 #include "worker/agent/options.h"
 
 namespace strata {
@@ -52,6 +53,7 @@ int Main(int argc, char** argv) {
   if (!status.ok()) return Fail(status);
   if (options.check_config) {
     status = PreparePaths(&options);
+    if (status.ok() && options.require_gpu) status = OpenGpu(options).status();
     if (!status.ok()) return Fail(status);
     std::printf("configuration is valid\n");
     return 0;

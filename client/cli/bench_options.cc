@@ -114,7 +114,9 @@ absl::Status FillBudgets(const BenchOffloadFlags& flags, OffloadBenchOptions& op
   wishes.mutable_memory()->set_device(device);
   wishes.mutable_memory()->set_host(host);
   wishes.mutable_memory()->set_nvme(nvme);
-  STRATA_ASSIGN_OR_RETURN(const v1::ResourceRequest limits, LocalLimits(wishes, flags.nvme_paths.front()));
+  LocalMachine machine;  // its math is the CPU's
+  STRATA_ASSIGN_OR_RETURN(machine.memory, ReadMemoryLimits());
+  const v1::ResourceRequest limits = LocalLimits(wishes, machine, flags.nvme_paths.front());
   options.request.budget = {limits.device_bytes(), limits.host_bytes(), limits.nvme_bytes()};
   return absl::OkStatus();
 }
@@ -173,7 +175,7 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   STRATA_RETURN_IF_ERROR(ParseDelay(flags.compute_delay, options));
   STRATA_RETURN_IF_ERROR(FillBudgets(flags, options));
   PlanRequest& request = options.request;
-  request.profile = WithThreads(FromProto(LocalSpeeds()), flags.threads);
+  request.profile = WithThreads(FromProto(LocalSpeeds(/*gpu=*/nullptr)), flags.threads);
   request.micro_batches = flags.micro_batches;
   STRATA_ASSIGN_OR_RETURN(request.params, ParseTier("--params-home", flags.params_home));
   STRATA_ASSIGN_OR_RETURN(request.gradients, ParseTier("--gradients-home", flags.gradients_home));

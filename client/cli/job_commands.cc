@@ -60,15 +60,37 @@ ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& cli
   return ExitCode::kOk;
 }
 
-absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& flags, const v1::JobSpec& spec) {
+// Where the CPU would train: why no GPU would, and what else to plan for.
+std::string WhyNoGpu(const PlanFlags& flags, const v1::JobPlan& plan) {
+  if (!plan.machine().device_is_cpu()) return "";
+  const std::string where = !flags.machine.empty() ? absl::StrCat("the machine of ", flags.machine)
+                            : flags.worker.empty() ? "the worker that it was planned for"
+                                                   : absl::StrCat("worker ", flags.worker);
+  return absl::StrCat(where, " trains on its CPU (", plan.machine().source(),
+                      "): plan for another with --worker or --machine");
+}
+
+// The plan is worth nothing when there are violations.
+absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& flags, const LoadedJob& job,
+                                    std::vector<FieldViolation>& violations) {
+  const v1::JobSpec& spec = job.spec;
+  absl::StatusOr<v1::JobPlan> plan;
   if (!flags.machine.empty()) {
     STRATA_ASSIGN_OR_RETURN(const v1::MachineFile machine, LoadMachineFile(flags.machine));
-    return PlanJob(spec, LimitsOf(machine));
+    plan = PlanJob(spec, LimitsOf(machine));
+  } else if (globals.server_given || !flags.worker.empty()) {
+    plan = Connect(globals)->PlanJob(spec, flags.worker);
+  } else {
+    STRATA_ASSIGN_OR_RETURN(const LocalMachine machine, LookAtMachine(globals.bin_dir));
+    violations = CheckRequiredGpu(spec, machine.why_no_gpu);
+    if (!violations.empty()) return v1::JobPlan();
+    v1::ResourceRequest limits = LocalLimits(spec, machine, ".");
+    *limits.mutable_machine() = LocalSpeeds(machine.gpu.get());
+    if (machine.gpu != nullptr) STRATA_RETURN_IF_ERROR(machine.gpu->Release());
+    return PlanJob(spec, limits);
   }
-  if (globals.server_given || !flags.worker.empty()) return Connect(globals)->PlanJob(spec, flags.worker);
-  STRATA_ASSIGN_OR_RETURN(v1::ResourceRequest limits, LocalLimits(spec, "."));
-  *limits.mutable_machine() = LocalSpeeds();
-  return PlanJob(spec, limits);
+  if (plan.ok()) violations = CheckRequiredGpu(spec, WhyNoGpu(flags, *plan));
+  return plan;
 }
 
 }  // namespace
@@ -104,9 +126,12 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
   const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
   if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
-  const v1::JobSpec& spec = std::get<LoadedJob>(loaded).spec;
-  const absl::StatusOr<v1::JobPlan> plan = PlanFor(globals, flags, spec);
+  const LoadedJob& job = std::get<LoadedJob>(loaded);
+  std::vector<FieldViolation> violations;
+  const absl::StatusOr<v1::JobPlan> plan = PlanFor(globals, flags, job, violations);
   if (!plan.ok()) return Fail(plan.status());
+  PrintViolations(job, violations);
+  if (!violations.empty()) return ExitCode::kRejected;
   PrintOne(globals, *plan, PlanText(*plan));
   return plan->fits() ? ExitCode::kOk : ExitCode::kRejected;
 }

@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/binaries.h"
 #include "client/cli/command_util.h"
 #include "client/cli/preflight.h"
+#include "common/bytes.h"
 #include "common/status.h"
 #include "offload/calibrate/calibrate.h"
+#include "offload/device/cuda_plugin.h"
 #include "proto/job_spec/validate.h"
 #include "proto/machine/calibration.h"
+#include "proto/machine/machine.h"
 
 namespace strata {
 namespace {
@@ -33,15 +37,76 @@ std::string CacheFolder() {
 
 }  // namespace
 
-absl::StatusOr<v1::ResourceRequest> LocalLimits(const v1::JobSpec& spec, const std::string& nvme_path) {
-  STRATA_ASSIGN_OR_RETURN(const MachineMemory machine, ReadMachineMemory());
-  const auto choose = [](int64_t wanted, double share, int64_t free) {
-    return wanted > 0 ? wanted : static_cast<int64_t>(share * static_cast<double>(free));
+absl::StatusOr<LocalMachine> LookAtMachine(const std::string& bin_dir) {
+  LocalMachine machine;
+  STRATA_ASSIGN_OR_RETURN(machine.memory, ReadMemoryLimits());
+  const absl::StatusOr<std::string> trainer = FindProgram(Program::kTrainer, bin_dir);
+  if (!trainer.ok()) {
+    machine.why_no_gpu = std::string(trainer.status().message());
+    return machine;
+  }
+  // A link's other end: trainers load what is beside their file.
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::canonical(*trainer, error);
+  absl::StatusOr<std::unique_ptr<Accelerator>> gpu = OpenCudaPlugin(program.parent_path().string());
+  absl::StatusOr<int64_t> free = gpu.ok() ? (*gpu)->FreeForJobs() : gpu.status();
+  if (!free.ok()) {
+    machine.why_no_gpu = std::string(free.status().message());
+    return machine;
+  }
+  machine.gpu = *std::move(gpu);
+  machine.gpu_free_bytes = *free;
+  return machine;
+}
+
+std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std::string& why_no_gpu) {
+  const auto& required = spec.memory().require();
+  if (why_no_gpu.empty() || std::find(required.begin(), required.end(), v1::FEATURE_GPU) == required.end())
+    return {};
+  return {{.field = "memory.require",
+           .description = absl::StrCat("gpu cannot be had: ", why_no_gpu,
+                                       "; or take gpu out of memory.require, and the job trains on a CPU")}};
+}
+
+std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMachine& machine) {
+  std::vector<FieldViolation> violations;
+  const int64_t device = spec.memory().device(), host = spec.memory().host();  // each at most 2^50
+  if (machine.gpu != nullptr && device > machine.gpu_free_bytes) {
+    violations.push_back(
+        {.field = "memory.device",
+         .description = absl::StrCat(
+             "is ", FormatBytes(device), ", but jobs can have ", FormatBytes(machine.gpu_free_bytes),
+             " of the ", FormatBytes(machine.gpu->memory_bytes()), " of ", machine.gpu->description(),
+             ": lower it, write auto, or end what else uses the GPU")});
+  }
+  const int64_t device_in_ram = machine.gpu == nullptr ? device : 0;
+  const MemoryLimit& ram = machine.memory.total;
+  if (device_in_ram + host > ram.bytes) {
+    violations.push_back(
+        {.field = device_in_ram > host ? "memory.device" : "memory.host",
+         .description = absl::StrCat(
+             machine.gpu == nullptr ? "the budgets of device and host are together "
+                                    : "the budget of the host is ",
+             FormatBytes(device_in_ram + host), ", more than the ", FormatBytes(ram.bytes), " of ", ram.of,
+             ": lower ", device_in_ram > host ? "memory.device" : "memory.host", ", or write auto")});
+  }
+  return violations;
+}
+
+v1::ResourceRequest LocalLimits(const v1::JobSpec& spec, const LocalMachine& machine,
+                                const std::string& nvme_path) {
+  const auto share = [](double part, int64_t of) {
+    return static_cast<int64_t>(part * static_cast<double>(of));
   };
+  const auto choose = [](int64_t wanted, int64_t otherwise) { return wanted > 0 ? wanted : otherwise; };
+  const int64_t free = machine.memory.available.bytes;
   v1::ResourceRequest limits;
-  limits.set_device_bytes(choose(spec.memory().device(), kDeviceShare, machine.available_bytes));
-  limits.set_host_bytes(choose(spec.memory().host(), kHostShare, machine.available_bytes));
-  limits.set_nvme_bytes(choose(spec.memory().nvme(), kNvmeShare, FreeBytes(nvme_path)));
+  if (machine.gpu != nullptr) *limits.mutable_machine() = ToProto(UnmeasuredGpu());
+  limits.set_device_bytes(choose(spec.memory().device(), machine.gpu == nullptr
+                                                             ? share(kDeviceShare, free)
+                                                             : AutoDeviceBudget(machine.gpu_free_bytes)));
+  limits.set_host_bytes(choose(spec.memory().host(), share(kHostShare, free)));
+  limits.set_nvme_bytes(choose(spec.memory().nvme(), share(kNvmeShare, FreeBytes(nvme_path))));
   return limits;
 }
 
@@ -54,10 +119,11 @@ v1::ResourceRequest LimitsOf(const v1::MachineFile& machine) {
   return limits;
 }
 
-v1::MachineProfile LocalSpeeds() {
+v1::MachineProfile LocalSpeeds(Accelerator* gpu) {
   // Without a home nothing is kept and NVMe is not measured.
   const std::string folder = CacheFolder();
-  const std::string cache = folder.empty() ? "" : folder + "/calibration.json";
+  const std::string file = gpu == nullptr ? "/calibration.json" : "/calibration_gpu.json";
+  const std::string cache = folder.empty() ? "" : folder + file;
   std::vector<NvmePath> paths;
   std::error_code error;
   if (!folder.empty()) {
@@ -67,11 +133,11 @@ v1::MachineProfile LocalSpeeds() {
   if (!std::filesystem::exists(cache, error))
     PrintError("measuring how fast this machine is (once, a second or two)\n");
   absl::StatusOr<v1::MachineProfile> speeds = LoadOrCalibrate(
-      cache, paths, std::min(kDefaultComputeThreads, AvailableCpus()),
+      cache, paths, std::min(kDefaultComputeThreads, AvailableCpus()), gpu,
       [](const std::string& warning) { PrintError(absl::StrCat("warning: ", warning, "\n")); });
   if (speeds.ok()) return *std::move(speeds);
   PrintError(absl::StrCat("note: predicted times are a guess: ", speeds.status().message(), "\n"));
-  return {};
+  return gpu == nullptr ? v1::MachineProfile() : ToProto(UnmeasuredGpu());
 }
 
 }  // namespace strata

@@ -1,28 +1,52 @@
-// What the worker of a local run offers to one job on this machine.
+// This machine as the worker of a local run finds it, and what it offers to one job.
 #ifndef CLIENT_CLI_LOCAL_LIMITS_H_
 #define CLIENT_CLI_LOCAL_LIMITS_H_
 
+#include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/memory_limit.h"
+#include "offload/device/accelerator.h"
+#include "proto/job_spec/violation.h"
 #include "proto/strata/v1/machine.pb.h"
 #include "proto/strata/v1/plan.pb.h"
 #include "proto/strata/v1/spec.pb.h"
 
 namespace strata {
 
+struct LocalMachine {
+  MemoryLimits memory;
+  std::unique_ptr<Accelerator> gpu;  // null: jobs train on the CPU, because:
+  std::string why_no_gpu;
+  int64_t gpu_free_bytes = 0;  // of the GPU's memory, that jobs can have
+};
+// Looks for a GPU by the plugin beside the trainer that a worker would start; `bin_dir` as FindProgram has
+// it.
+absl::StatusOr<LocalMachine> LookAtMachine(const std::string& bin_dir);
+
+// Explicit budgets fit: of the device into the GPU's free memory, of the host, and of a CPU as the device,
+// into the RAM that this process may have.
+std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMachine& machine);
+
+// memory.require has no gpu where there is none: "" or `why_no_gpu` that a machine trains on its CPU.
+std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std::string& why_no_gpu);
+
 // The budgets of `spec`, and for each that is auto a share of what the machine has free: the rest is for the
 // page cache, the trainer's own memory and everybody else. Scratch is counted on the file system of
-// `nvme_path`, which need not exist yet.
-absl::StatusOr<v1::ResourceRequest> LocalLimits(const v1::JobSpec& spec, const std::string& nvme_path);
+// `nvme_path`, which need not exist yet. A GPU's speeds are a guess (LocalSpeeds measures).
+v1::ResourceRequest LocalLimits(const v1::JobSpec& spec, const LocalMachine& machine,
+                                const std::string& nvme_path);
 
 // What the machine of a file offers.
 v1::ResourceRequest LimitsOf(const v1::MachineFile& machine);
 
-// How fast this machine is: measured the first time (which takes a second or two, and is said), then kept in
-// the user's cache folder. NVMe is measured there too. Empty, with a note on stderr, when that fails: then a
-// plan's times are a guess.
-v1::MachineProfile LocalSpeeds();
+// How fast this machine is, with `gpu` (null: none) as the device: measured the first time (which takes a
+// second or two, and is said), then kept in the user's cache folder. NVMe is measured there too. With a note
+// on stderr empty, or a guess at a GPU, when that fails: then a plan's times are a guess.
+v1::MachineProfile LocalSpeeds(Accelerator* gpu);
 
 }  // namespace strata
 

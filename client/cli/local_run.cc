@@ -37,7 +37,6 @@
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
-#include "offload/device/cuda_plugin.h"
 #include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
@@ -85,8 +84,8 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
                                                            : run.flags.state_dir);
   run.nvme_path = run.flags.nvme_path.empty() ? run.state_dir + "/nvme" : AbsolutePath(run.flags.nvme_path);
   run.state_dir_is_new = !Exists(run.state_dir);
-  const absl::StatusOr<MachineMemory> memory = ReadMachineMemory();
-  if (!memory.ok()) return Fail(memory.status());
+  absl::StatusOr<LocalMachine> machine = LookAtMachine(run.globals.bin_dir);
+  if (!machine.ok()) return Fail(machine.status());
   std::vector<FieldViolation> violations = CheckFiles(spec);
   const std::string storage_flag = run.flags.nvme_path.empty() ? "--state-dir" : "--nvme-path";
   for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
@@ -95,12 +94,13 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
     if (const auto info = ProbePath(NearestExisting(run.state_dir)); !info.ok())
       violations.push_back({.field = "--state-dir", .description = std::string(info.status().message())});
   }
-  for (FieldViolation& violation : CheckMemory(spec, *memory)) violations.push_back(std::move(violation));
+  for (FieldViolation& violation : CheckRequiredGpu(spec, machine->why_no_gpu))
+    violations.push_back(std::move(violation));
+  for (FieldViolation& violation : CheckMemory(spec, *machine)) violations.push_back(std::move(violation));
   PrintViolations(run.job, violations);
   if (!violations.empty()) return ExitCode::kRejected;
-  const absl::StatusOr<v1::ResourceRequest> limits = LocalLimits(spec, run.nvme_path);
-  if (!limits.ok()) return Fail(limits.status());
-  absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, *limits);
+  const v1::ResourceRequest limits = LocalLimits(spec, *machine, run.nvme_path);
+  absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, limits);
   if (!plan.ok()) return Fail(plan.status());
   if (!plan->fits()) {
     PrintError(absl::StrCat("error: ", run.job.path, ": ", PlanText(*plan)));
@@ -111,11 +111,11 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   if (!server.ok()) return Fail(server.status());
   const absl::StatusOr<std::string> worker = FindProgram(Program::kWorker, run.globals.bin_dir);
   if (!worker.ok()) return Fail(worker.status());
-  if (run.flags.require_gpu) {
-    // As the worker will look for it; a worker that cannot start would be started again and again.
-    const std::string program = RealPath(*worker);
-    if (const auto gpu = OpenCudaPlugin(program.substr(0, program.rfind('/'))); !gpu.ok())
-      return Fail(Annotate(gpu.status(), "--require-gpu"));
+  // As the worker will find it; a worker that cannot start would be started again and again.
+  if (run.flags.require_gpu && machine->gpu == nullptr)
+    return Fail(absl::FailedPreconditionError(absl::StrCat("--require-gpu: ", machine->why_no_gpu)));
+  if (machine->gpu != nullptr) {
+    if (const absl::Status given_back = machine->gpu->Release(); !given_back.ok()) return Fail(given_back);
   }
   const std::string checkpoints = run.state_dir + "/checkpoints";
   run.service = {.state_dir = run.state_dir, .server_binary = *server, .worker_binary = *worker};
@@ -125,9 +125,9 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
                              "--state-dir",       run.state_dir + "/worker",
                              "--nvme-path",       run.nvme_path,
                              "--checkpoint-root", checkpoints,
-                             "--device-bytes",    absl::StrCat(limits->device_bytes()),
-                             "--host-bytes",      absl::StrCat(limits->host_bytes()),
-                             "--nvme-bytes",      absl::StrCat(limits->nvme_bytes())};
+                             "--device-bytes",    absl::StrCat(limits.device_bytes()),
+                             "--host-bytes",      absl::StrCat(limits.host_bytes()),
+                             "--nvme-bytes",      absl::StrCat(limits.nvme_bytes())};
   if (run.flags.require_gpu) run.service.worker_args.push_back("--require-gpu");
   return std::nullopt;
 }

@@ -12,10 +12,7 @@
 #include <optional>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -76,16 +73,6 @@ void CheckModelFolder(const std::string& folder, std::vector<FieldViolation>& vi
   closedir(dir);
   if (!config) fail("has no config.json: it is not a Hugging Face folder");
   if (!weights) fail("has no *.safetensors: weights in other formats must be converted first");
-}
-
-// The limit of a cgroup v2, or of v1; 0 when there is none.
-int64_t CgroupLimit() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    const absl::StatusOr<std::string> text = ReadFile(path, 4096);
-    int64_t limit = 0;
-    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit) && limit > 0) return limit;
-  }
-  return 0;
 }
 
 }  // namespace
@@ -155,36 +142,6 @@ std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::str
                                            " free: lower it, or choose another folder with --nvme-path"));
   }
   return {};
-}
-
-absl::StatusOr<MachineMemory> ReadMachineMemory() {
-  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile("/proc/meminfo", 1 << 20));
-  MachineMemory memory;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    for (const auto& [key, value] :
-         {std::pair{"MemTotal:", &memory.total_bytes}, {"MemAvailable:", &memory.available_bytes}}) {
-      absl::string_view rest = line;
-      int64_t kib = 0;
-      if (!absl::ConsumePrefix(&rest, key)) continue;
-      rest = absl::StripAsciiWhitespace(rest);
-      if (absl::ConsumeSuffix(&rest, " kB") && absl::SimpleAtoi(rest, &kib)) *value = kib * 1024;
-    }
-  }
-  const int64_t limit = CgroupLimit();
-  if (limit > 0) memory.total_bytes = std::min(memory.total_bytes, limit);
-  memory.available_bytes = std::min(memory.available_bytes, memory.total_bytes);
-  if (memory.total_bytes <= 0) return absl::InternalError("/proc/meminfo has no MemTotal");
-  return memory;
-}
-
-std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const MachineMemory& memory) {
-  const int64_t wanted = spec.memory().device() + spec.memory().host();  // each at most 2^50
-  if (wanted <= memory.total_bytes) return {};
-  const bool device = spec.memory().device() > spec.memory().host();
-  return {{.field = device ? "memory.device" : "memory.host",
-           .description = absl::StrCat("the budgets of device and host are ", FormatBytes(wanted),
-                                       " together, this machine has ", FormatBytes(memory.total_bytes),
-                                       " of RAM for both: lower them, or write auto")}};
 }
 
 }  // namespace strata

@@ -1,5 +1,5 @@
-// What can be known about a job on this machine before anything is created: its files, its storage, its
-// memory. Cheap: looks at sizes and headers, reads no data file, and ends within a second.
+// What can be known about a job on this machine before anything is created: its files and its storage. Cheap:
+// looks at sizes and headers, reads no data file, and ends within a second.
 #ifndef CLIENT_CLI_PREFLIGHT_H_
 #define CLIENT_CLI_PREFLIGHT_H_
 
@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "proto/job_spec/violation.h"
 #include "proto/strata/v1/spec.pb.h"
 
@@ -23,17 +22,6 @@ std::vector<FieldViolation> CheckFiles(const v1::JobSpec& spec);
 // the violation blames: --nvme-path or --state-dir.
 std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::string& nvme_path,
                                          const std::string& field);
-
-struct MachineMemory {
-  int64_t total_bytes = 0;
-  int64_t available_bytes = 0;
-};
-// From /proc/meminfo, lowered to the limit of this process's cgroup.
-absl::StatusOr<MachineMemory> ReadMachineMemory();
-
-// Explicit budgets of the tiers that live in this machine's RAM (the CPU device and pinned host memory)
-// together fit into it.
-std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const MachineMemory& memory);
 
 // `path` itself or its nearest parent that exists.
 std::string NearestExisting(const std::string& path);

@@ -8,7 +8,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -18,6 +17,7 @@
 #include "common/bytes.h"
 #include "common/checked.h"
 #include "common/fd.h"
+#include "common/memory_limit.h"
 #include "common/status.h"
 
 // Linux 5.14; the C library's headers may be older than the kernel.
@@ -30,21 +30,11 @@ namespace {
 
 constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+constexpr uint64_t kArenaMaxBytes = uint64_t{1} << 46;
 constexpr int64_t kProcFileLimit = int64_t{64} << 20;
-constexpr int kCgroupLevelsMax = 64;
 
 std::string Amount(uint64_t bytes) {
   return absl::StrCat(bytes, " bytes (", FormatBytes(static_cast<int64_t>(bytes)), ")");
-}
-
-// A limit on new memory, and what sets it.
-struct Limit {
-  uint64_t bytes = std::numeric_limits<uint64_t>::max();
-  std::string what;
-};
-
-void Tighten(Limit& limit, uint64_t bytes, std::string what) {
-  if (bytes < limit.bytes) limit = {bytes, std::move(what)};
 }
 
 // The value in bytes of "<key>  <n> kB" in text of the form of /proc/meminfo.
@@ -57,91 +47,26 @@ std::optional<uint64_t> KilobytesOf(absl::string_view text, absl::string_view ke
   return std::nullopt;
 }
 
-std::optional<uint64_t> NumberInFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, /*limit_bytes=*/4096);
-  uint64_t value;
-  if (!text.ok() || !absl::SimpleAtoi(*text, &value)) return std::nullopt;  // Missing, or "max".
-  return value;
-}
-
-// Where a hierarchy of control groups keeps its numbers.
-struct CgroupFiles {
-  const char* root;
-  const char* limit;
-  const char* used;
-  const char* reclaimable[2];  // Keys of memory.stat: page cache, which gives way to new memory.
-};
-constexpr CgroupFiles kCgroupV2 = {
-    "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file ", "active_file "}};
-constexpr CgroupFiles kCgroupV1 = {"/sys/fs/cgroup/memory",
-                                   "memory.limit_in_bytes",
-                                   "memory.usage_in_bytes",
-                                   {"total_inactive_file ", "total_active_file "}};
-
-uint64_t ReclaimableBytes(const std::string& folder, const CgroupFiles& files) {
-  const absl::StatusOr<std::string> stat = ReadFile(folder + "/memory.stat", /*limit_bytes=*/65536);
-  if (!stat.ok()) return 0;
-  uint64_t total = 0;
-  for (const absl::string_view line : absl::StrSplit(*stat, '\n')) {
-    for (const char* key : files.reclaimable) {
-      absl::string_view rest = line;
-      uint64_t bytes;
-      if (absl::ConsumePrefix(&rest, key) && absl::SimpleAtoi(rest, &bytes)) total += bytes;
-    }
-  }
-  return total;
-}
-
-// `group` and each of its ancestors may have a limit of its own.
-void TightenByGroup(Limit& limit, std::string group, const CgroupFiles& files) {
-  for (int level = 0; level < kCgroupLevelsMax; ++level) {
-    const std::string folder = absl::StrCat(files.root, group == "/" ? "" : group);
-    const std::optional<uint64_t> most = NumberInFile(absl::StrCat(folder, "/", files.limit));
-    const std::optional<uint64_t> used = NumberInFile(absl::StrCat(folder, "/", files.used));
-    if (most.has_value() && used.has_value()) {
-      const uint64_t kept = *used - std::min(*used, ReclaimableBytes(folder, files));
-      Tighten(limit, *most - std::min(*most, kept),
-              absl::StrCat("free below ", files.limit, " of the control group ", folder));
-    }
-    const size_t slash = group.rfind('/');
-    if (group.empty() || group == "/" || slash == std::string::npos) return;
-    group.resize(slash);
-  }
-}
-
-void TightenByCgroup(Limit& limit) {
-  const absl::StatusOr<std::string> membership = ReadFile("/proc/self/cgroup", /*limit_bytes=*/65536);
-  if (!membership.ok()) return;
-  for (absl::string_view line : absl::StrSplit(*membership, '\n')) {
-    if (absl::ConsumePrefix(&line, "0::")) {
-      TightenByGroup(limit, std::string(line), kCgroupV2);
-    } else if (const size_t memory = line.find(":memory:"); memory != absl::string_view::npos) {
-      TightenByGroup(limit, std::string(line.substr(memory + 8)), kCgroupV1);
-    }
-  }
-}
-
-Limit MemoryLimit() {
-  Limit limit;
-  if (const absl::StatusOr<std::string> meminfo = ReadFile("/proc/meminfo", /*limit_bytes=*/65536);
-      meminfo.ok()) {
-    if (const std::optional<uint64_t> available = KilobytesOf(*meminfo, "MemAvailable:")) {
-      Tighten(limit, *available, "available in this machine's memory");
-    }
-  }
-  TightenByCgroup(limit);
+// On new memory, and what sets it; nothing when nothing is known.
+std::optional<MemoryLimit> LimitOfNewMemory() {
+  std::optional<MemoryLimit> limit;
+  if (absl::StatusOr<MemoryLimits> limits = ReadMemoryLimits(); limits.ok())
+    limit = std::move(limits->available);
   rlimit address_space;
   if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
-    Tighten(limit, address_space.rlim_cur, "the limit of RLIMIT_AS (ulimit -v)");
+    const auto bytes = static_cast<int64_t>(std::min<uint64_t>(address_space.rlim_cur, kArenaMaxBytes));
+    if (!limit.has_value() || bytes < limit->bytes) limit = {bytes, "RLIMIT_AS (ulimit -v)"};
   }
   return limit;
 }
 
-absl::Status OutOfMemory(uint64_t bytes, const Limit& limit, const char* doing) {
+absl::Status OutOfMemory(const PinnedArenaOptions& options, const std::optional<MemoryLimit>& limit,
+                         absl::string_view doing) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      doing, " the host arena: ", Amount(bytes), " asked, ",
-      limit.what.empty() ? "and no limit is known" : absl::StrCat(Amount(limit.bytes), " ", limit.what),
-      "; lower memory.host, or free memory"));
+      doing, " an arena: ", Amount(options.bytes), " asked, ",
+      limit.has_value() ? absl::StrCat(Amount(limit->bytes), " are ", limit->of) : "and no limit is known",
+      options.budget.empty() ? "; free memory"
+                             : absl::StrCat("; lower ", options.budget, ", or free memory")));
 }
 
 // An aligned mapping of exactly `bytes`: a longer one of untouched address space is cut at both ends.
@@ -187,7 +112,8 @@ uint64_t TransparentHugeBytes(const std::byte* data, uint64_t bytes) {
 
 // Makes every page present. MADV_POPULATE_WRITE reports a lack of memory; without it (before Linux 5.14) a
 // write to each page does the work.
-absl::Status Populate(std::byte* data, uint64_t bytes) {
+absl::Status Populate(std::byte* data, const PinnedArenaOptions& options) {
+  const uint64_t bytes = options.bytes;
   int result;
   do {
     result = madvise(data, bytes, MADV_POPULATE_WRITE);
@@ -199,14 +125,14 @@ absl::Status Populate(std::byte* data, uint64_t bytes) {
     }
     return absl::OkStatus();
   }
-  return OutOfMemory(bytes, MemoryLimit(), absl::StrCat("populating (", strerror(errno), ")").c_str());
+  return OutOfMemory(options, LimitOfNewMemory(), absl::StrCat("populating (", strerror(errno), ")"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(const PinnedArenaOptions& options) {
   const uint64_t bytes = options.bytes;
-  if (bytes == 0 || bytes % kPageBytes != 0 || bytes > uint64_t{1} << 46) {
+  if (bytes == 0 || bytes % kPageBytes != 0 || bytes > kArenaMaxBytes) {
     return absl::InvalidArgumentError(absl::StrCat("a host arena of ", bytes,
                                                    " bytes: the size is a multiple of ", kPageBytes,
                                                    " between that and 64 TiB"));
@@ -216,11 +142,11 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(const PinnedAre
   if (data != nullptr) {
     report.pages = PageKind::kHugeTlb;  // Taken from a reserve, so no limit of free memory applies.
   } else {
-    const Limit limit = MemoryLimit();
-    if (bytes > limit.bytes) return OutOfMemory(bytes, limit, "reserving");
+    const std::optional<MemoryLimit> limit = LimitOfNewMemory();
+    if (limit.has_value() && bytes > static_cast<uint64_t>(limit->bytes))
+      return OutOfMemory(options, limit, "reserving");
     data = MapAligned(bytes);
-    if (data == nullptr)
-      return OutOfMemory(bytes, limit, absl::StrCat("mapping (", strerror(errno), ")").c_str());
+    if (data == nullptr) return OutOfMemory(options, limit, absl::StrCat("mapping (", strerror(errno), ")"));
   }
   std::unique_ptr<PinnedArena> arena(new PinnedArena(data, bytes));  // Unmaps on every return from here on.
   if (options.use_huge_pages && report.pages != PageKind::kHugeTlb &&
@@ -231,7 +157,7 @@ absl::StatusOr<std::unique_ptr<PinnedArena>> PinnedArena::Create(const PinnedAre
   // A fork would make the next write to each page copy it, and move it away from where a device looks for it.
   if (madvise(data, bytes, MADV_DONTFORK) != 0) return ErrnoStatus(errno, "MADV_DONTFORK of the host arena");
   if (madvise(data, bytes, MADV_DONTDUMP) != 0) return ErrnoStatus(errno, "MADV_DONTDUMP of the host arena");
-  STRATA_RETURN_IF_ERROR(Populate(data, bytes));
+  STRATA_RETURN_IF_ERROR(Populate(data, options));
 
   report.huge_page_bytes = report.pages == PageKind::kHugeTlb ? bytes : TransparentHugeBytes(data, bytes);
   if (report.pages != PageKind::kHugeTlb && report.huge_page_bytes > 0)

@@ -27,6 +27,9 @@ struct PinnedArenaOptions {
   bool use_huge_pages =
       true;              // Try hugetlb pages (where the administrator reserved some), then transparent ones.
   bool use_lock = true;  // Try mlock.
+  // The budget whose memory this is, which the remedy of an arena that cannot be had tells to lower; "": no
+  // budget's.
+  std::string budget = "memory.host";
 };
 
 enum class PageKind : uint8_t { kSmall, kTransparentHuge, kHugeTlb };

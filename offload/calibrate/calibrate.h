@@ -5,7 +5,7 @@
 // the optimizer's work and of copies the lower quartile, from memory that is in no cache), so a busy machine
 // gives slower numbers, not a longer wait. NVMe is driven as runs drive it, two lanes each way, for a fifth
 // of a second. Numbers depend on the machine alone: the result may be kept (proto/machine) as long as CPU,
-// threads and the path's device stay the same.
+// threads, the path's device, the GPU and its driver stay the same.
 #ifndef OFFLOAD_CALIBRATE_CALIBRATE_H_
 #define OFFLOAD_CALIBRATE_CALIBRATE_H_
 
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "offload/device/accelerator.h"
 #include "offload/plan/machine_profile.h"
 #include "offload/store/nvme_store.h"
 
@@ -21,10 +22,11 @@ namespace strata {
 struct CalibrationOptions {
   std::vector<NvmePath> nvme_paths;  // scratch is made there and removed; none: NVMe stays a guess
   int threads = 2;                   // of a compute or optimizer operation
+  Accelerator* gpu = nullptr;        // what computes instead of the CPU (gpu_probe.h)
 };
 
-// Errors: memory for the measurements (under 200 MiB) or space on the path (under 256 MiB) cannot be had, or
-// a kernel or the disk fails.
+// Errors: memory for the measurements (under 200 MiB, and the GPU's) or space on the path (under 256 MiB)
+// cannot be had, or a kernel or the disk fails.
 absl::StatusOr<MachineProfile> Calibrate(const CalibrationOptions& options);
 
 // Others compute now: what is measured is less than what the machine can do.

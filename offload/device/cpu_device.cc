@@ -5,10 +5,17 @@
 #include <vector>
 
 #include "common/bytes.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace strata {
 namespace {
+
+// Reached when it is recorded.
+class CpuEvent : public DeviceEvent {
+ public:
+  int64_t nanos = 0;
+};
 
 class CpuDevice : public Device {
  public:
@@ -29,12 +36,16 @@ class CpuDevice : public Device {
     return std::span<std::byte>(results);
   }
   absl::StatusOr<Stream*> CreateStream() override { return nullptr; }
-  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
-    return std::make_unique<DeviceEvent>();
+  absl::StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override { return std::make_unique<CpuEvent>(); }
+  absl::Status Record(Stream*, DeviceEvent* event) override {
+    static_cast<CpuEvent*>(event)->nanos = Clock::Real().MonotonicNanos();
+    return absl::OkStatus();
   }
-  absl::Status Record(Stream*, DeviceEvent*) override { return absl::OkStatus(); }
   absl::Status Wait(Stream*, DeviceEvent*) override { return absl::OkStatus(); }
   absl::Status Synchronize(DeviceEvent*) override { return absl::OkStatus(); }
+  absl::StatusOr<int64_t> PassedNanos(DeviceEvent* event) override {
+    return static_cast<CpuEvent*>(event)->nanos;
+  }
 
   absl::Status CopyToDevice(Stream*, std::byte* device, const std::byte* host, int64_t bytes) override {
     std::memcpy(device, host, static_cast<size_t>(bytes));
@@ -58,7 +69,9 @@ class CpuDevice : public Device {
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(int64_t budget_bytes, StateOps& state_ops) {
   // The budget of a device is not host memory that the kernel may be asked to lock.
   STRATA_ASSIGN_OR_RETURN(
-      auto arena, PinnedArena::Create({.bytes = static_cast<uint64_t>(budget_bytes), .use_lock = false}),
+      auto arena,
+      PinnedArena::Create(
+          {.bytes = static_cast<uint64_t>(budget_bytes), .use_lock = false, .budget = "memory.device"}),
       "device arena of ", budget_bytes, " bytes");
   return std::make_unique<CpuDevice>(std::move(arena), state_ops);
 }

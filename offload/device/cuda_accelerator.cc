@@ -1,5 +1,6 @@
 #include "offload/device/cuda_accelerator.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -15,21 +16,53 @@ class CudaAccelerator : public Accelerator {
       : cuda_(cuda), math_(std::move(math)), cufile_(std::move(cufile)), info_(info) {}
 
   std::string description() const override { return info_.name; }
+  std::string identity() const override { return absl::StrCat(info_.name, ", driver ", info_.driver); }
   int64_t memory_bytes() const override { return info_.memory_bytes; }
   std::string gpudirect() override {
     const auto cufile = cufile_();
     return cufile.ok() ? DescribeGpuDirect(**cufile) : std::string(cufile.status().message());
   }
+  absl::StatusOr<int64_t> FreeForJobs() override {
+    STRATA_RETURN_IF_ERROR(NotReleased());
+    size_t free_bytes = 0, total_bytes = 0;
+    if (const int error = cuda_.MemGetInfo(&free_bytes, &total_bytes); error != kCudaSuccess) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          info_.name, " does not say how much memory is free: cudaMemGetInfo: ", cuda_.GetErrorString(error),
+          " (CUDA error ", error, "); see nvidia-smi"));
+    }
+    const int64_t beside = math_.states.scratch_bytes + kLibraryBytes;
+    return std::max<int64_t>(0, static_cast<int64_t>(free_bytes) - beside);
+  }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
+    STRATA_RETURN_IF_ERROR(NotReleased());
     return CreateCudaDevice(cuda_, budget_bytes, math_.states);
   }
-  absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override { return math_.make_ops(compute); }
+  absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override {
+    STRATA_RETURN_IF_ERROR(NotReleased());
+    return math_.make_ops(compute);
+  }
+  absl::Status Release() override {
+    if (std::exchange(released_, true)) return absl::OkStatus();
+    const int error = cuda_.DeviceReset();
+    if (error == kCudaSuccess) return absl::OkStatus();
+    return absl::InternalError(
+        absl::StrCat("cudaDeviceReset: ", cuda_.GetErrorString(error), " (CUDA error ", error, ")"));
+  }
 
  private:
+  // Libraries load the code of a kernel to the device when it is first used.
+  static constexpr int64_t kLibraryBytes = int64_t{256} << 20;
+
+  absl::Status NotReleased() const {
+    if (!released_) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(info_.name, " was given back by this process"));
+  }
+
   CudaApi& cuda_;
   const CudaMath math_;
   const CufileLoader cufile_;
   const CudaDeviceInfo info_;
+  bool released_ = false;
 };
 
 }  // namespace

@@ -35,6 +35,7 @@ struct CudaDeviceInfo {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
+  char driver[64] = {};  // its version: "580.65.06", or where that cannot be read "CUDA 13.0"
 };
 
 class CudaApi {
@@ -53,7 +54,10 @@ class CudaApi {
   virtual int HostRegister(void* pointer, size_t bytes) = 0;
   virtual int HostUnregister(void* pointer) = 0;
 
-  // A stream that does not wait for the null stream; an event without timing whose waits block, not spin.
+  // Destroys all that this process has on the device, its context included.
+  virtual int DeviceReset() = 0;
+
+  // A stream that does not wait for the null stream; an event whose waits block, not spin.
   virtual int StreamCreate(Stream** stream) = 0;
   virtual int StreamDestroy(Stream* stream) = 0;
   virtual int StreamSynchronize(Stream* stream) = 0;
@@ -63,6 +67,9 @@ class CudaApi {
   virtual int EventRecord(CudaEvent* event, Stream* stream) = 0;
   virtual int EventQuery(CudaEvent* event) = 0;
   virtual int EventSynchronize(CudaEvent* event) = 0;
+  // Between the moments at which the device passed the two; below 0 when it passed `begin` last. Half a
+  // microsecond is what it resolves. kCudaNotReady: it has not passed both.
+  virtual int EventElapsedTime(float* milliseconds, CudaEvent* begin, CudaEvent* end) = 0;
 
   virtual int MemcpyToDeviceAsync(void* device, const void* host, size_t bytes, Stream* stream) = 0;
   virtual int MemcpyToHostAsync(void* host, const void* device, size_t bytes, Stream* stream) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/bytes.h"
+#include "common/clock.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "offload/exec/cause.h"
@@ -17,6 +19,8 @@ namespace strata {
 namespace {
 
 constexpr int64_t kBudgetAlignment = 4096;
+// The runtime gives times as float milliseconds: eight seconds are half a microsecond.
+constexpr int64_t kAnchorNanos = 8'000'000'000;
 
 class CudaDevice : public Device {
  public:
@@ -39,6 +43,7 @@ class CudaDevice : public Device {
   absl::Status Record(Stream* stream, DeviceEvent* event) override;
   absl::Status Wait(Stream* stream, DeviceEvent* event) override;
   absl::Status Synchronize(DeviceEvent* event) override;
+  absl::StatusOr<int64_t> PassedNanos(DeviceEvent* event) override;
   absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host, int64_t bytes) override;
   absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override;
   StateOps& state_ops() override { return *state_ops_; }
@@ -57,6 +62,9 @@ class CudaDevice : public Device {
     return absl::StrCat(cuda_.GetErrorString(error), " (CUDA error ", error, ")");
   }
   absl::Status OutOfMemory(int64_t bytes);
+  absl::StatusOr<int64_t> NanosBetween(CudaEvent* begin, CudaEvent* end);
+  absl::Status SetAnchor();
+  absl::Status MoveAnchor();
 
   CudaApi& cuda_;
   std::unique_ptr<StateOps> state_ops_;
@@ -65,6 +73,13 @@ class CudaDevice : public Device {
   std::byte* arena_ = nullptr;
   int64_t arena_bytes_ = 0;
   Stream* setup_stream_ = nullptr;  // of copies without a stream; used by one thread at a time
+
+  // Of PassedNanos: an event of a stream that is always idle, when the device passed it, and whether the next
+  // one is on its way.
+  Stream* anchor_stream_ = nullptr;
+  std::unique_ptr<DeviceEvent> anchor_, next_anchor_;
+  int64_t anchor_nanos_ = 0;
+  bool anchor_moves_ = false;
 
   std::atomic<bool> dead_ = false;
   Mutex mu_;
@@ -90,6 +105,8 @@ class CudaDevice::Event : public DeviceEvent {
 // In a dead context nothing can be given back and nothing runs any more; the process ends soon. Otherwise
 // streams first: they may still write what is freed after them.
 CudaDevice::~CudaDevice() {
+  anchor_.reset();
+  next_anchor_.reset();
   if (!Dead().ok()) return;
   std::vector<Stream*> streams;
   std::vector<void*> results;
@@ -168,6 +185,44 @@ absl::Status CudaDevice::Open(int64_t budget_bytes, const CudaStateMath& state_m
   }
   STRATA_ASSIGN_OR_RETURN(state_ops_, state_math.make({scratch_, state_math.scratch_bytes}));
   STRATA_ASSIGN_OR_RETURN(setup_stream_, CreateStream());
+  return SetAnchor();
+}
+
+// The one time that is read while a thread waits: the device is idle, so it passes the event at once.
+absl::Status CudaDevice::SetAnchor() {
+  STRATA_ASSIGN_OR_RETURN(anchor_stream_, CreateStream());
+  STRATA_ASSIGN_OR_RETURN(anchor_, CreateEvent());
+  STRATA_ASSIGN_OR_RETURN(next_anchor_, CreateEvent());
+  anchor_nanos_ = Clock::Real().MonotonicNanos();
+  STRATA_RETURN_IF_ERROR(Record(anchor_stream_, anchor_.get()));
+  return Synchronize(anchor_.get());
+}
+
+absl::StatusOr<int64_t> CudaDevice::NanosBetween(CudaEvent* begin, CudaEvent* end) {
+  float milliseconds = 0;
+  STRATA_RETURN_IF_ERROR(Check(cuda_.EventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime"));
+  return static_cast<int64_t>(std::llround(static_cast<double>(milliseconds) * 1e6));
+}
+
+// An event is put on its way in one call and becomes the anchor in a later one, so that nobody waits for it.
+// Its time follows from the anchor before: the device's clock stays one clock.
+absl::Status CudaDevice::MoveAnchor() {
+  CudaEvent* const next = static_cast<Event*>(next_anchor_.get())->get();
+  if (!anchor_moves_) {
+    STRATA_RETURN_IF_ERROR(Record(anchor_stream_, next_anchor_.get()));
+    anchor_moves_ = true;
+    return absl::OkStatus();
+  }
+  const int error = cuda_.EventQuery(next);
+  if (error == kCudaNotReady) {
+    (void)cuda_.GetLastError();
+    return absl::OkStatus();
+  }
+  STRATA_RETURN_IF_ERROR(Check(error, "cudaEventQuery"));
+  STRATA_ASSIGN_OR_RETURN(const int64_t nanos, NanosBetween(static_cast<Event*>(anchor_.get())->get(), next));
+  anchor_nanos_ += nanos;
+  std::swap(anchor_, next_anchor_);
+  anchor_moves_ = false;
   return absl::OkStatus();
 }
 
@@ -236,6 +291,15 @@ absl::Status CudaDevice::Wait(Stream* stream, DeviceEvent* event) {
 absl::Status CudaDevice::Synchronize(DeviceEvent* event) {
   STRATA_RETURN_IF_ERROR(Dead());
   return Check(cuda_.EventSynchronize(static_cast<Event*>(event)->get()), "cudaEventSynchronize");
+}
+
+absl::StatusOr<int64_t> CudaDevice::PassedNanos(DeviceEvent* event) {
+  STRATA_RETURN_IF_ERROR(Dead());
+  STRATA_ASSIGN_OR_RETURN(const int64_t since, NanosBetween(static_cast<Event*>(anchor_.get())->get(),
+                                                            static_cast<Event*>(event)->get()));
+  const int64_t nanos = anchor_nanos_ + since;
+  if (since > kAnchorNanos) STRATA_RETURN_IF_ERROR(MoveAnchor());
+  return nanos;
 }
 
 absl::Status CudaDevice::CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,

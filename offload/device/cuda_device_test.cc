@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/optimizer/cpu_state_ops.h"
@@ -82,6 +83,51 @@ TEST_F(CudaDeviceTest, CopiesWithoutAStreamAreDoneOnReturn) {
   std::fill(in.begin(), in.end(), std::byte{0});
   ASSERT_TRUE(device->CopyToHost(nullptr, out.data(), device->arena(), 4096).ok());
   EXPECT_EQ(out[4095], std::byte{5});
+}
+
+TEST_F(CudaDeviceTest, EventsHaveTheTimeAtWhichTheDevicePassedThem) {
+  auto device = *Make();
+  Stream* stream = *device->CreateStream();
+  const auto begin = *device->CreateEvent(), end = *device->CreateEvent();
+  const int64_t before = Clock::Real().MonotonicNanos();
+  ASSERT_TRUE(device->Record(stream, begin.get()).ok());
+  cuda_.Spend(stream, 0.004);
+  ASSERT_EQ(cuda_.MemsetAsync(device->arena(), 0, 4096, stream), 0);
+  ASSERT_TRUE(device->Record(stream, end.get()).ok());
+  const int64_t enqueued = Clock::Real().MonotonicNanos();
+  ASSERT_TRUE(device->Synchronize(end.get()).ok());
+  const int64_t after = Clock::Real().MonotonicNanos();
+  const auto begun = device->PassedNanos(begin.get()), ended = device->PassedNanos(end.get());
+  ASSERT_TRUE(begun.ok() && ended.ok()) << begun.status() << ended.status();
+  // Half a millisecond: the anchor's time is read beside its recording.
+  constexpr int64_t kSlack = 500'000;
+  EXPECT_GE(*begun, before - kSlack);
+  EXPECT_LE(*begun, enqueued + kSlack);
+  EXPECT_GE(*ended - *begun, 4'000'000 - 1000);
+  EXPECT_LE(*ended, after + kSlack);
+}
+
+// The runtime's float milliseconds lose microseconds after a minute: the anchor moves along, and nobody
+// waits.
+TEST_F(CudaDeviceTest, TimesStayExactForAsLongAsTheDeviceRuns) {
+  auto device = *Make();
+  Stream* stream = *device->CreateStream();
+  const auto begin = *device->CreateEvent(), end = *device->CreateEvent();
+  int64_t earlier = 0;
+  for (int hours = 0; hours < 40; ++hours) {
+    cuda_.SkipTime(3600);
+    ASSERT_TRUE(device->Record(stream, begin.get()).ok());
+    cuda_.SkipTime(1e-3);
+    ASSERT_TRUE(device->Record(stream, end.get()).ok());
+    ASSERT_TRUE(device->Synchronize(end.get()).ok());
+    // The first looks put the anchor on its way and take it: what they return may be milliseconds off.
+    for (int looks = 0; looks < 2; ++looks) ASSERT_TRUE(device->PassedNanos(end.get()).ok());
+    const int64_t begun = *device->PassedNanos(begin.get()), ended = *device->PassedNanos(end.get());
+    EXPECT_GE(ended - begun, 999'000);
+    EXPECT_GT(begun, earlier);
+    earlier = ended;
+  }
+  EXPECT_EQ(cuda_.Complaints(false), "");
 }
 
 TEST_F(CudaDeviceTest, TooLittleMemoryIsTypedWithNeedAndHave) {
@@ -168,8 +214,6 @@ TEST_F(CudaDeviceTest, EveryCallThatFailsIsReportedAndNothingLeaksWhenTheContext
   EXPECT_GT(nth, 8);
 }
 
-absl::StatusOr<CufileApi*> NoCufile() { return absl::FailedPreconditionError("no cuFile here"); }
-
 TEST(CudaAcceleratorTest, SaysWhyThereIsNone) {
   FakeCuda none({.devices = 0});
   EXPECT_THAT(CreateCudaAccelerator(none, {}, NoCufile).status().message(),
@@ -182,6 +226,7 @@ TEST(CudaAcceleratorTest, SaysWhyThereIsNone) {
   EXPECT_THAT(status.message(), HasSubstr("install the NVIDIA driver"));
   FakeCuda good;
   EXPECT_EQ((*CreateCudaAccelerator(good, {}, NoCufile))->description(), "Fake GPU");
+  EXPECT_EQ((*CreateCudaAccelerator(good, {}, NoCufile))->identity(), "Fake GPU, driver 1.2.3");
 }
 
 TEST(CudaAcceleratorTest, GpuDirectIsLookedForWhenAskedFor) {
@@ -195,6 +240,37 @@ TEST(CudaAcceleratorTest, GpuDirectIsLookedForWhenAskedFor) {
   EXPECT_EQ(loads, 0);
   EXPECT_EQ(accelerator->gpudirect(), "nvidia-fs 2.19 could carry it");
   EXPECT_EQ(accelerator->gpudirect(), "no cuFile here");
+}
+
+TEST(CudaAcceleratorTest, JobsGetWhatIsFreeLessWhatStandsBesideABudget) {
+  FakeCuda cuda({.memory_bytes = 300 * kMiB});
+  const auto accelerator = *CreateCudaAccelerator(cuda, {.states = kStateMath}, NoCufile);
+  const int64_t beside = 256 * kMiB + kStateMath.scratch_bytes;
+  EXPECT_EQ(*accelerator->FreeForJobs(), 300 * kMiB - beside);
+  EXPECT_EQ(AutoDeviceBudget(1000), 900);
+  // Somebody else's.
+  void* taken = nullptr;
+  ASSERT_EQ(cuda.Malloc(&taken, 20 * kMiB), 0);
+  EXPECT_EQ(*accelerator->FreeForJobs(), 280 * kMiB - beside);
+  ASSERT_EQ(cuda.Malloc(&taken, 30 * kMiB), 0);
+  EXPECT_EQ(*accelerator->FreeForJobs(), 0);
+  cuda.FailCall(0, kCudaIllegalAddress, "cudaMemGetInfo");
+  EXPECT_THAT(accelerator->FreeForJobs().status().message(),
+              HasSubstr("Fake GPU does not say how much memory is free: cudaMemGetInfo: "));
+}
+
+TEST(CudaAcceleratorTest, AnAcceleratorThatWasGivenBackMakesNothing) {
+  FakeCuda cuda;
+  const auto accelerator = *CreateCudaAccelerator(cuda, {.states = kStateMath}, NoCufile);
+  EXPECT_TRUE(accelerator->CreateDevice(kMiB).ok());
+  ASSERT_TRUE(accelerator->Release().ok());
+  EXPECT_TRUE(accelerator->Release().ok());
+  for (const absl::Status& status :
+       {accelerator->CreateDevice(kMiB).status(), accelerator->CreateOps(DType::kF32).status(),
+        accelerator->FreeForJobs().status()}) {
+    EXPECT_EQ(status.message(), "Fake GPU was given back by this process");
+  }
+  EXPECT_EQ(cuda.Complaints(/*with_leaks=*/true), "");
 }
 
 }  // namespace

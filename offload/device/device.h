@@ -17,7 +17,8 @@
 
 namespace strata {
 
-// A point in a stream's work. Owned by the executor, which has one per operation in flight.
+// A point in a stream's work, and when the device passed it. Owned by the executor, which has two per
+// operation in flight.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
@@ -55,6 +56,10 @@ class Device {
   virtual absl::Status Wait(Stream* stream, DeviceEvent* event) = 0;
   // Blocks the calling thread until the event's work is done; the first error of that work surfaces here.
   virtual absl::Status Synchronize(DeviceEvent* event) = 0;
+  // When the device passed the event, as last recorded, on the clock of Clock::Real().MonotonicNanos(): of
+  // two events the difference is the device's own. Only of an event whose work is done; never waits. One
+  // thread at a time.
+  virtual absl::StatusOr<int64_t> PassedNanos(DeviceEvent* event) = 0;
 
   // `host` is memory of the pinned arena; it must stay untouched until the stream has passed the copy. With a
   // null stream the copy is done on return; no stream may have work on these bytes then.

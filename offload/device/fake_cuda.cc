@@ -1,6 +1,8 @@
 #include "offload/device/fake_cuda.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/clock.h"
 
 namespace strata {
 namespace {
@@ -171,6 +174,8 @@ int64_t FakeCuda::Enqueue(QueueState& queue, Work work, const std::string& what,
                           std::vector<MemoryAccess> accesses) {
   Join(queue.clock, host_knows_);
   work.number = ++queue.enqueued;
+  work.end_nanos = std::max(queue.end_nanos, Now()) + work.nanos + std::exchange(queue.spend_nanos, 0);
+  queue.end_nanos = work.end_nanos;
   if (queue.clock.size() <= static_cast<size_t>(queue.index)) queue.clock.resize(queue.index + 1, 0);
   queue.clock[queue.index] = work.number;
   work.eager = options_.order == FakeCudaOptions::Order::kEager ||
@@ -237,10 +242,31 @@ void FakeCuda::StreamBody(QueueState& queue) {
       --running_;
       ++work_done_;
     }
+    const int64_t end_nanos = queue.work.front().end_nanos;
+    for (int64_t now; !ending_ && sticky_ == 0 && (now = Now()) < end_nanos;)
+      changed_.WaitFor(mu_, std::chrono::nanoseconds(end_nanos - now));
+    if (ending_) return;
     queue.done = queue.work.front().number;
     queue.work.pop_front();
     changed_.SignalAll();
   }
+}
+
+void FakeCuda::Spend(Stream* stream, double seconds) {
+  MutexLock lock(mu_);
+  QueueState* queue = Find(stream);
+  if (queue == nullptr) {
+    Misuse("time spent on an unknown stream");
+    return;
+  }
+  queue->spend_nanos += std::llround(seconds * 1e9);
+}
+
+int64_t FakeCuda::Now() const { return Clock::Real().MonotonicNanos() + skipped_nanos_; }
+
+void FakeCuda::SkipTime(double seconds) {
+  MutexLock lock(mu_);
+  skipped_nanos_ += std::llround(seconds * 1e9);
 }
 
 void FakeCuda::Declare(Stream* stream, const std::string& what, std::vector<MemoryAccess> accesses) {
@@ -250,7 +276,11 @@ void FakeCuda::Declare(Stream* stream, const std::string& what, std::vector<Memo
     Misuse(absl::StrCat(what, " on an unknown stream"));
     return;
   }
-  if (sticky_ == 0) Enqueue(*queue, {}, what, std::move(accesses));
+  if (sticky_ == 0) {
+    const int64_t spend_nanos = std::exchange(queue->spend_nanos, 0);  // the work's that this speaks of
+    Enqueue(*queue, {}, what, std::move(accesses));
+    queue->spend_nanos = spend_nanos;
+  }
 }
 
 int64_t FakeCuda::BeginHostAccess(const std::string& what, std::vector<MemoryAccess> accesses) {
@@ -309,7 +339,8 @@ int FakeCuda::GetDeviceInfo(CudaDeviceInfo* info) {
            .major = 9,
            .minor = 0,
            .multiprocessors = 132,
-           .memory_bytes = options_.memory_bytes};
+           .memory_bytes = options_.memory_bytes,
+           .driver = "1.2.3"};
   return kCudaSuccess;
 }
 
@@ -319,6 +350,16 @@ int FakeCuda::MemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   *total_bytes = static_cast<size_t>(options_.memory_bytes);
   *free_bytes = static_cast<size_t>(options_.memory_bytes - device_bytes_);
   return kCudaSuccess;
+}
+
+// The fake is used on by those who look what was not given back.
+int FakeCuda::DeviceReset() {
+  MutexLock lock(mu_);
+  if (const int error = Enter("cudaDeviceReset"); error != 0) return error;
+  const bool used =
+      !device_memory_.empty() || !events_.empty() ||
+      std::any_of(queues_.begin(), queues_.end(), [](const auto& queue) { return !queue->destroyed; });
+  return used ? Misuse("cudaDeviceReset of a device in use") : kCudaSuccess;
 }
 
 int FakeCuda::Malloc(void** pointer, size_t bytes) {
@@ -432,6 +473,7 @@ int FakeCuda::StreamWaitEvent(Stream* stream, CudaEvent* event) {
   if (queue == nullptr || state == nullptr) return Misuse("cudaStreamWaitEvent with an unknown handle");
   if (state->stream < 0) return kCudaSuccess;
   Join(queue->clock, state->clock);
+  queue->end_nanos = std::max(queue->end_nanos, state->nanos);
   Work work;
   work.wait_stream = state->stream;
   work.wait_number = state->number;
@@ -461,7 +503,7 @@ int FakeCuda::EventRecord(CudaEvent* event, Stream* stream) {
   QueueState* queue = Find(stream);
   EventState* state = Find(event);
   if (queue == nullptr || state == nullptr) return Misuse("cudaEventRecord with an unknown handle");
-  *state = {queue->index, queue->enqueued, queue->clock};
+  *state = {queue->index, queue->enqueued, std::max(queue->end_nanos, Now()), queue->clock};
   return kCudaSuccess;
 }
 
@@ -490,6 +532,20 @@ int FakeCuda::EventSynchronize(CudaEvent* event) {
   return kCudaSuccess;
 }
 
+int FakeCuda::EventElapsedTime(float* milliseconds, CudaEvent* begin, CudaEvent* end) {
+  MutexLock lock(mu_);
+  if (const int error = Enter("cudaEventElapsedTime"); error != 0) return error;
+  const EventState* first = Find(begin);
+  const EventState* last = Find(end);
+  if (first == nullptr || last == nullptr || first->stream < 0 || last->stream < 0)
+    return Misuse("cudaEventElapsedTime of an unknown event, or of one that was never recorded");
+  for (const EventState* state : {first, last}) {
+    if (queues_[state->stream]->done < state->number) return Fail(kCudaNotReady);
+  }
+  *milliseconds = static_cast<float>(static_cast<double>(last->nanos - first->nanos) * 1e-6);
+  return kCudaSuccess;
+}
+
 bool FakeCuda::OnDevice(const void* pointer, size_t bytes) const {
   return Inside(device_memory_, pointer, bytes);
 }
@@ -500,14 +556,17 @@ bool FakeCuda::PageLocked(const void* pointer, size_t bytes) const {
 
 // With pageable memory a copy has run when the call returns.
 int FakeCuda::EnqueueCopy(QueueState& queue, void* to, const void* from, size_t bytes,
-                          const std::string& what) {
+                          double bytes_per_second, const std::string& what) {
   const bool to_device = OnDevice(to, bytes);
   if (to_device == OnDevice(from, bytes)) return Misuse(absl::StrCat(what, ": bytes outside of the arena"));
   Work work;
   work.body = [to, from, bytes] { std::memcpy(to, from, bytes); };
+  if (bytes_per_second > 0) work.nanos = std::llround(static_cast<double>(bytes) / bytes_per_second * 1e9);
+  if (options_.one_copy_engine) queue.end_nanos = std::max(queue.end_nanos, copy_engine_end_nanos_);
   const int64_t number =
       Enqueue(queue, std::move(work), what,
               {{from, static_cast<int64_t>(bytes), false}, {to, static_cast<int64_t>(bytes), true}});
+  if (options_.one_copy_engine) copy_engine_end_nanos_ = queue.end_nanos;
   if (PageLocked(to_device ? from : to, bytes)) return StickyError();
   ++pageable_copies_;
   const VectorClock clock = queue.clock;
@@ -521,7 +580,7 @@ int FakeCuda::MemcpyToDeviceAsync(void* device, const void* host, size_t bytes, 
   if (const int error = Enter("cudaMemcpyAsync"); error != 0) return error;
   QueueState* queue = Find(stream);
   if (queue == nullptr) return Misuse("cudaMemcpyAsync on an unknown stream");
-  return EnqueueCopy(*queue, device, host, bytes, "a copy to the device");
+  return EnqueueCopy(*queue, device, host, bytes, options_.h2d_bytes_per_second, "a copy to the device");
 }
 
 int FakeCuda::MemcpyToHostAsync(void* host, const void* device, size_t bytes, Stream* stream) {
@@ -529,7 +588,7 @@ int FakeCuda::MemcpyToHostAsync(void* host, const void* device, size_t bytes, St
   if (const int error = Enter("cudaMemcpyAsync"); error != 0) return error;
   QueueState* queue = Find(stream);
   if (queue == nullptr) return Misuse("cudaMemcpyAsync on an unknown stream");
-  return EnqueueCopy(*queue, host, device, bytes, "a copy to the host");
+  return EnqueueCopy(*queue, host, device, bytes, options_.d2h_bytes_per_second, "a copy to the host");
 }
 
 int FakeCuda::MemsetAsync(void* device, int value, size_t bytes, Stream* stream) {

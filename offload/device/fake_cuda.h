@@ -8,6 +8,9 @@
 //    changes some are a race, named by both sides, whatever the threads happened to do. Host threads count as
 //    one: what one has waited for, all have (they hand work to each other by locks, which it cannot see). The
 //    first race is also an error that the context does not survive, so what depends on it never runs.
+//  - Work takes as long as it is told to (copies by the speeds of the options, other work by Spend), and no
+//    time otherwise: it is done that much later than it began, which is when it was enqueued or what it comes
+//    after was done. Events have the times of this model, whatever the threads happened to do.
 //  - Errors can be injected at any call or any piece of work. After one that a CUDA context does not survive
 //    every call fails with it and no work runs.
 //  - What was not given back is counted, misuse (freeing memory under work, unknown handles) is recorded.
@@ -41,6 +44,9 @@ struct FakeCudaOptions {
   uint64_t seed = 1;
   int devices = 1;
   int64_t memory_bytes = int64_t{1} << 30;
+  // Of copies to and from the device; 0: they take no time. With one copy engine the directions take turns.
+  double h2d_bytes_per_second = 0, d2h_bytes_per_second = 0;
+  bool one_copy_engine = false;
 };
 
 // Bytes that something reads or writes.
@@ -70,6 +76,10 @@ class FakeCuda : public CudaApi {
   // Work enqueued next on `stream` accesses these bytes: what a LaunchHostFunc, say, is about to do.
   void Declare(Stream* stream, const std::string& what, std::vector<MemoryAccess> accesses)
       ABSL_LOCKS_EXCLUDED(mu_);
+  // Work enqueued next on `stream` takes so much longer.
+  void Spend(Stream* stream, double seconds) ABSL_LOCKS_EXCLUDED(mu_);
+  // Lets so much time go by on the device.
+  void SkipTime(double seconds) ABSL_LOCKS_EXCLUDED(mu_);
   // A host thread accesses these bytes from now until EndHostAccess.
   int64_t BeginHostAccess(const std::string& what, std::vector<MemoryAccess> accesses)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -81,6 +91,7 @@ class FakeCuda : public CudaApi {
   int GetDeviceCount(int* count) override;
   int GetDeviceInfo(CudaDeviceInfo* info) override;
   int MemGetInfo(size_t* free_bytes, size_t* total_bytes) override;
+  int DeviceReset() override;
   int Malloc(void** pointer, size_t bytes) override;
   int Free(void* pointer) override;
   int HostAlloc(void** pointer, size_t bytes) override;
@@ -96,6 +107,7 @@ class FakeCuda : public CudaApi {
   int EventRecord(CudaEvent* event, Stream* stream) override;
   int EventQuery(CudaEvent* event) override;
   int EventSynchronize(CudaEvent* event) override;
+  int EventElapsedTime(float* milliseconds, CudaEvent* begin, CudaEvent* end) override;
   int MemcpyToDeviceAsync(void* device, const void* host, size_t bytes, Stream* stream) override;
   int MemcpyToHostAsync(void* host, const void* device, size_t bytes, Stream* stream) override;
   int MemsetAsync(void* device, int value, size_t bytes, Stream* stream) override;
@@ -111,6 +123,8 @@ class FakeCuda : public CudaApi {
     bool eager = false;
     int wait_stream = -1;  // waits for this stream's work up to ...
     int64_t wait_number = 0;
+    int64_t nanos = 0;      // that it takes
+    int64_t end_nanos = 0;  // when it is done
     std::function<void()> body;
   };
   struct QueueState {
@@ -118,12 +132,15 @@ class FakeCuda : public CudaApi {
     bool destroyed = false;
     int64_t enqueued = 0, done = 0, demanded = 0;
     std::deque<Work> work;
-    VectorClock clock;  // what work enqueued next comes after
+    VectorClock clock;        // what work enqueued next comes after
+    int64_t end_nanos = 0;    // of all that is enqueued
+    int64_t spend_nanos = 0;  // of Spend, for the work enqueued next
     Thread thread;
   };
   struct EventState {
     int stream = -1;  // -1: never recorded
     int64_t number = 0;
+    int64_t nanos = 0;  // when the stream passes it
     VectorClock clock;
   };
   struct Access {
@@ -140,6 +157,7 @@ class FakeCuda : public CudaApi {
 
   // Counts the call; what it has to fail with, or 0.
   int StickyError() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int64_t Now() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Enter(const char* name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Fail(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int Misuse(const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -147,8 +165,8 @@ class FakeCuda : public CudaApi {
   EventState* Find(CudaEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   int64_t Enqueue(QueueState& queue, Work work, const std::string& what, std::vector<MemoryAccess> accesses)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  int EnqueueCopy(QueueState& queue, void* to, const void* from, size_t bytes, const std::string& what)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  int EnqueueCopy(QueueState& queue, void* to, const void* from, size_t bytes, double bytes_per_second,
+                  const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Lets a stream's work up to `number`, and what it waits for, run.
   void Demand(int stream, int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blocks until it has run; what it failed with, or 0.
@@ -184,6 +202,8 @@ class FakeCuda : public CudaApi {
   std::map<const std::byte*, size_t> host_memory_ ABSL_GUARDED_BY(mu_);  // of HostAlloc
   std::map<const std::byte*, size_t> registered_ ABSL_GUARDED_BY(mu_);
   int64_t device_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t skipped_nanos_ ABSL_GUARDED_BY(mu_) = 0;          // of SkipTime
+  int64_t copy_engine_end_nanos_ ABSL_GUARDED_BY(mu_) = 0;  // the one engine's
   VectorClock host_knows_ ABSL_GUARDED_BY(mu_);
   std::list<Access> accesses_ ABSL_GUARDED_BY(mu_);  // that something later may still race with
   int64_t host_accesses_ ABSL_GUARDED_BY(mu_) = 0;

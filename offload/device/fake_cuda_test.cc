@@ -21,7 +21,8 @@ constexpr size_t kBytes = 256;
 
 class FakeCudaTest : public ::testing::Test {
  protected:
-  explicit FakeCudaTest(Order order = Order::kLazy) : cuda_({.order = order}) {
+  explicit FakeCudaTest(Order order = Order::kLazy) : FakeCudaTest(FakeCudaOptions{.order = order}) {}
+  explicit FakeCudaTest(const FakeCudaOptions& options) : cuda_(options) {
     EXPECT_EQ(cuda_.Malloc(&device_, 2 * kBytes), 0);
     EXPECT_EQ(cuda_.HostAlloc(&host_, 2 * kBytes), 0);
     std::memset(host_, 0, 2 * kBytes);
@@ -221,6 +222,76 @@ TEST_F(FakeCudaTest, AnInjectedCallFailsOnceWhenTheContextSurvivesIt) {
   EXPECT_EQ(cuda_.HostAlloc(&memory, kBytes), 0);
   EXPECT_THAT(cuda_.Complaints(true), HasSubstr("2 host allocations"));
   EXPECT_EQ(cuda_.FreeHost(memory), 0);
+}
+
+class TimedFakeCudaTest : public FakeCudaTest {
+ protected:
+  explicit TimedFakeCudaTest(bool one_copy_engine = false)
+      : FakeCudaTest(FakeCudaOptions{.order = Order::kEager,
+                                     .h2d_bytes_per_second = kBytes / 0.002,
+                                     .d2h_bytes_per_second = kBytes / 0.001,
+                                     .one_copy_engine = one_copy_engine}) {}
+  double Between(int begin, int end) {
+    float milliseconds = 0;
+    EXPECT_EQ(cuda_.EventElapsedTime(&milliseconds, events_[begin], events_[end]), 0);
+    return milliseconds;
+  }
+};
+
+TEST_F(TimedFakeCudaTest, EventsTellHowLongWorkTook) {
+  ASSERT_EQ(cuda_.EventRecord(events_[0], streams_[0]), 0);
+  cuda_.Spend(streams_[0], 0.003);
+  ASSERT_EQ(cuda_.MemsetAsync(device_, 1, kBytes, streams_[0]), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[1], streams_[0]), 0);
+  float milliseconds = 0;
+  EXPECT_EQ(cuda_.EventElapsedTime(&milliseconds, events_[0], events_[1]), kCudaNotReady);
+  ASSERT_EQ(Down(0), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[2], streams_[0]), 0);
+  ASSERT_EQ(cuda_.EventSynchronize(events_[2]), 0);
+  EXPECT_GE(Between(0, 1), 3);
+  EXPECT_GE(Between(1, 2), 1);
+  EXPECT_LT(Between(2, 0), 0);
+  // Another stream begins when what it waits for is done.
+  ASSERT_EQ(cuda_.EventRecord(events_[0], streams_[0]), 0);
+  ASSERT_EQ(Up(0), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[1], streams_[0]), 0);
+  ASSERT_EQ(cuda_.StreamWaitEvent(streams_[1], events_[1]), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[2], streams_[1]), 0);
+  ASSERT_EQ(cuda_.EventSynchronize(events_[2]), 0);
+  EXPECT_GE(Between(0, 1), 2);
+  EXPECT_GE(Between(1, 2), 0);
+  EXPECT_EQ(Complaints(), "");
+}
+
+TEST_F(TimedFakeCudaTest, AnEventThatWasNeverRecordedHasNoTime) {
+  ASSERT_EQ(cuda_.EventRecord(events_[0], streams_[0]), 0);
+  float milliseconds = 0;
+  EXPECT_EQ(cuda_.EventElapsedTime(&milliseconds, events_[0], events_[1]), kCudaInvalidValue);
+  EXPECT_THAT(Complaints(), HasSubstr("never recorded"));
+}
+
+class OneEngineFakeCudaTest : public TimedFakeCudaTest {
+ protected:
+  OneEngineFakeCudaTest() : TimedFakeCudaTest(/*one_copy_engine=*/true) {}
+};
+
+TEST_F(OneEngineFakeCudaTest, ServesOneDirectionAfterTheOther) {
+  ASSERT_EQ(cuda_.MemcpyToDeviceAsync(device(kBytes), host(), kBytes, streams_[0]), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[0], streams_[0]), 0);
+  ASSERT_EQ(Down(1), 0);
+  ASSERT_EQ(cuda_.EventRecord(events_[1], streams_[1]), 0);
+  ASSERT_EQ(cuda_.StreamSynchronize(streams_[0]), 0);
+  ASSERT_EQ(cuda_.StreamSynchronize(streams_[1]), 0);
+  EXPECT_GE(Between(0, 1), 1);
+}
+
+TEST(FakeCudaResetTest, ADeviceInUseIsNotReset) {
+  FakeCuda cuda;
+  EXPECT_EQ(cuda.DeviceReset(), 0);
+  void* memory = nullptr;
+  ASSERT_EQ(cuda.Malloc(&memory, 4096), 0);
+  EXPECT_EQ(cuda.DeviceReset(), kCudaInvalidValue);
+  EXPECT_THAT(cuda.Complaints(false), HasSubstr("cudaDeviceReset of a device in use"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #ifndef OFFLOAD_DEVICE_FAKE_CUFILE_H_
 #define OFFLOAD_DEVICE_FAKE_CUFILE_H_
 
+#include "absl/status/statusor.h"
 #include "offload/device/cufile_api.h"
 
 namespace strata {
@@ -31,6 +32,9 @@ class FakeCufile : public CufileApi {
     return {};
   }
 };
+
+// As the loader on a machine without it.
+inline absl::StatusOr<CufileApi*> NoCufile() { return absl::FailedPreconditionError("no cuFile here"); }
 
 }  // namespace strata
 

@@ -95,7 +95,7 @@ absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
     STRATA_ASSIGN_OR_RETURN(const PathInfo info, ProbePath(path));
     paths.push_back({.folder = path, .direct = info.o_direct, .why_buffered = info.o_direct_why_not});
   }
-  STRATA_ASSIGN_OR_RETURN(const auto arena, PinnedArena::Create({.bytes = kTrialBytes}));
+  STRATA_ASSIGN_OR_RETURN(const auto arena, PinnedArena::Create({.bytes = kTrialBytes, .budget = ""}));
   STRATA_ASSIGN_OR_RETURN(const auto engine, CreateIoEngine({}));
   (void)engine->RegisterBuffer(arena->span());  // What it says is in the report.
   DeviceReport device{.why_not_gpu = accelerator.why_not};

@@ -75,6 +75,8 @@ absl::Status Executor::Prepare() {
       causes.push_back(StallCauseOf(plan_, plan_.ops[op], dependency));
   }
   events_.resize(2 * plan_.ops.size());
+  begin_events_.resize(2 * plan_.ops.size());
+  end_nanos_.resize(3 * plan_.ops.size());
   for (size_t i = 0; i < lanes_.size(); ++i) {
     LaneState& lane = lanes_[i];
     const LaneKind kind = plan_.lanes[i].kind;
@@ -85,6 +87,9 @@ absl::Status Executor::Prepare() {
       for (int32_t op : lane.ops) {
         STRATA_ASSIGN_OR_RETURN(events_[2 * op], resources_.device->CreateEvent());
         STRATA_ASSIGN_OR_RETURN(events_[2 * op + 1], resources_.device->CreateEvent());
+        if (lane.stream == nullptr) continue;
+        STRATA_ASSIGN_OR_RETURN(begin_events_[2 * op], resources_.device->CreateEvent());
+        STRATA_ASSIGN_OR_RETURN(begin_events_[2 * op + 1], resources_.device->CreateEvent());
       }
     }
     if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
@@ -182,6 +187,7 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   pending_scale_ = counters.pending_scale;
   loss_scale_ = counters.loss_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
+  for (LaneState& lane : lanes_) lane.free_nanos = last_commit_nanos_;
   if (resources_.store != nullptr) moved_ = MovedBytes(resources_.store->counters());
 
   std::vector<Thread> threads;
@@ -268,6 +274,12 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
     }
     span.begin_nanos = clock.MonotonicNanos();
     if (op.speculation != Speculation::kRedo || state(step).redo) {
+      // Behind the waits for what it needs.
+      if (self.stream != nullptr) {
+        STRATA_RETURN_IF_ERROR(
+            resources_.device->Record(self.stream, begin_events_[2 * index + (step & 1)].get()), "step ",
+            step, ", ", Describe(plan_, op));
+      }
       absl::Status ran = RunOp(lane, op, step, source);
       // Of an accelerator's library or launch: one that failed is not told from a broken GPU; one that does
       // not take the job's shapes is the job's.
@@ -275,7 +287,7 @@ absl::Status Executor::RunLaneStep(int lane, StepSource& source, int64_t step, b
       if (self.stream != nullptr && absl::IsUnimplemented(ran)) ran = WithCause(ran, kCauseUser);
       STRATA_RETURN_IF_ERROR(ran, "step ", step, ", ", Describe(plan_, op));
       span.end_nanos = clock.MonotonicNanos();
-      Account(lane, span, stats);
+      if (self.stream == nullptr) Account(lane, span, stats);
     }
     if (IsDeviceLane(plan_.lanes[lane])) {
       STRATA_RETURN_IF_ERROR(resources_.device->Record(self.stream, events_[2 * index + (step & 1)].get()),
@@ -294,6 +306,50 @@ void Executor::Account(int lane, const Span& span, LaneStats& stats) {
   if (MovesBytes(plan_.lanes[lane].kind))
     stats.traffic_bytes[static_cast<int>(TrafficClassOf(op))] += op.bytes;
   traces_[lane].Add(span);
+}
+
+absl::Status Executor::AccountDeviceLanes(int64_t step) {
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].stream == nullptr) continue;
+    for (const int32_t op : lanes_[lane].ops) {
+      STRATA_ASSIGN_OR_RETURN(EndNanos(op, step),
+                              resources_.device->PassedNanos(events_[2 * op + (step & 1)].get()));
+    }
+  }
+  for (size_t lane = 0; lane < lanes_.size(); ++lane) {
+    if (lanes_[lane].stream != nullptr)
+      STRATA_RETURN_IF_ERROR(AccountDeviceLane(static_cast<int>(lane), step));
+  }
+  return absl::OkStatus();
+}
+
+// From the end of the operation before it an operation waits for its dependencies one after the other, as a
+// lane of the host does. What is left until it begins is the way from the host to the device: nobody's.
+absl::Status Executor::AccountDeviceLane(int lane, int64_t step) {
+  LaneState& self = lanes_[lane];
+  LaneStats& stats = state(step).lanes[lane];
+  for (const int32_t index : self.ops) {
+    const Op& op = plan_.ops[index];
+    const int64_t end = EndNanos(index, step);
+    if (op.speculation == Speculation::kRedo && !state(step).redo) continue;
+    STRATA_ASSIGN_OR_RETURN(const int64_t begin,
+                            resources_.device->PassedNanos(begin_events_[2 * index + (step & 1)].get()));
+    int64_t at = std::min(self.free_nanos, begin);
+    Account(lane, {.op = index, .step = step, .wait_begin_nanos = at, .begin_nanos = begin, .end_nanos = end},
+            stats);
+    self.free_nanos = end;
+    for (size_t i = 0; i < op.dependencies.size(); ++i) {
+      const Dependency& dependency = op.dependencies[i];
+      if (step - dependency.distance < first_step_) continue;
+      const int64_t until = std::min(begin, EndNanos(dependency.op, step - dependency.distance));
+      if (until <= at) continue;
+      const LaneKind producer = plan_.lanes[plan_.ops[dependency.op].lane].kind;
+      stats.wait_nanos[static_cast<int>(producer)] += until - at;
+      stats.stall_nanos[static_cast<int>(stall_causes_[index][i])] += until - at;
+      at = until;
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Several operations are in flight, so that the disk has work while this thread checks what has arrived. They
@@ -365,6 +421,13 @@ absl::StatusOr<bool> Executor::WaitFor(int lane, int32_t index, int64_t step, La
     const Dependency& dependency = op.dependencies[i];
     const int64_t needed = step - dependency.distance;
     const Lane& producer = plan_.lanes[plan_.ops[dependency.op].lane];
+    // A lane with a stream waits on the device: AccountDeviceLane.
+    const auto waited_since = [&](int64_t begin) {
+      if (self.stream != nullptr) return;
+      const int64_t waited = resources_.clock->MonotonicNanos() - begin;
+      stats.wait_nanos[static_cast<int>(producer.kind)] += waited;
+      stats.stall_nanos[static_cast<int>(stall_causes_[index][i])] += waited;
+    };
     {
       MutexLock lock(mu_);
       if (done_[dependency.op] < needed && failure_.ok()) {
@@ -372,9 +435,7 @@ absl::StatusOr<bool> Executor::WaitFor(int lane, int32_t index, int64_t step, La
         self.waiting_op = dependency.op;
         while (done_[dependency.op] < needed && failure_.ok()) self.wake.WaitFor(mu_, kWaitSlice);
         self.waiting_op = -1;
-        const int64_t waited = resources_.clock->MonotonicNanos() - begin;
-        stats.wait_nanos[static_cast<int>(producer.kind)] += waited;
-        stats.stall_nanos[static_cast<int>(stall_causes_[index][i])] += waited;
+        waited_since(begin);
       }
       if (!failure_.ok()) return false;
     }
@@ -385,14 +446,18 @@ absl::StatusOr<bool> Executor::WaitFor(int lane, int32_t index, int64_t step, La
     if (device_lane) {
       STRATA_RETURN_IF_ERROR(resources_.device->Wait(self.stream, event));
     } else {
+      const int64_t begin = resources_.clock->MonotonicNanos();
       STRATA_RETURN_IF_ERROR(resources_.device->Synchronize(event), "waiting for ",
                              Describe(plan_, plan_.ops[dependency.op]));
+      if (lanes_[plan_.ops[dependency.op].lane].stream != nullptr) waited_since(begin);
     }
   }
   return true;
 }
 
 void Executor::Finish(int32_t op, int64_t step) {
+  // Before anyone hears of it. On a stream it has not ended: AccountDeviceLanes writes that.
+  if (lanes_[plan_.ops[op].lane].stream == nullptr) EndNanos(op, step) = resources_.clock->MonotonicNanos();
   MutexLock lock(mu_);
   done_[op] = step;
   for (LaneState& lane : lanes_) {
@@ -411,6 +476,7 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
   if (plan_.kind == PlanKind::kTrain && resources_.store != nullptr) {
     STRATA_RETURN_IF_ERROR(resources_.store->Commit(static_cast<Generation>(step + 1)));
   }
+  STRATA_RETURN_IF_ERROR(AccountDeviceLanes(step), "the times of step ", step);
   const StepState& done = state(step);
   StepResult result;
   result.step = step;

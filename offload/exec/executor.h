@@ -103,6 +103,7 @@ class Executor {
     std::vector<int32_t> ops;              // program order
     Stream* stream = nullptr;              // device lanes
     std::unique_ptr<DeviceEvent> drained;  // device lanes: all that was enqueued
+    int64_t free_nanos = 0;  // lanes with a stream: the device was through with the lane's last operation
     std::unique_ptr<MeteredIoEngine> engine;
     CondVar wake;
     int32_t waiting_op = -1;
@@ -141,6 +142,13 @@ class Executor {
   absl::StatusOr<bool> WaitFor(int lane, int32_t index, int64_t step, LaneStats& stats)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Account(int lane, const Span& span, LaneStats& stats);
+  // Busy and waiting of the lanes whose work a device does in its own time, from its events; at COMMIT, when
+  // the device is done with the step. Spans of these lanes exist from then on.
+  absl::Status AccountDeviceLanes(int64_t step);
+  absl::Status AccountDeviceLane(int lane, int64_t step);
+  // When `op` ended in `step`, for this step and the one before it and after it. Of operations on streams
+  // known once AccountDeviceLane has found it out.
+  int64_t& EndNanos(int32_t op, int64_t step) { return end_nanos_[3 * op + step % 3]; }
   void Finish(int32_t op, int64_t step) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -186,7 +194,9 @@ class Executor {
   std::vector<NormRange> norm_ranges_;                   // in the order of the units
   std::vector<size_t> first_norm_range_;                 // [unit], and one more: the end of the last
   std::vector<std::vector<StallCause>> stall_causes_;    // [op][dependency]
-  std::vector<std::unique_ptr<DeviceEvent>> events_;     // [2 * op + (step & 1)], device lanes
+  std::vector<std::unique_ptr<DeviceEvent>> events_;     // [2 * op + (step & 1)], device lanes: it has ended
+  std::vector<std::unique_ptr<DeviceEvent>> begin_events_;  // the same, lanes with a stream: it has begun
+  std::vector<int64_t> end_nanos_;                          // EndNanos
   std::vector<LaneTrace> traces_;
   std::vector<IoEngineReport> io_reports_;
   // At most two steps are in flight (BeginStep sees to it), so parity tells them apart.

@@ -26,6 +26,22 @@ double RateAt(const std::vector<RatePoint>& points, double work) {
   return a.rate + share * (b.rate - a.rate);
 }
 
+MachineProfile UnmeasuredGpu() {
+  MachineProfile profile;
+  profile.source = "a guess at a GPU that was not measured";
+  const auto guess = [](double flops, ComputeRates* rates) {
+    rates->forward_gemm.front().rate = rates->backward_gemm.front().rate = flops;
+    rates->attention_flops = rates->attention_backward_flops = flops / 2;
+    rates->elementwise_bytes_per_second = 800e9;
+  };
+  guess(100e12, &profile.bf16);
+  guess(30e12, &profile.f32);
+  profile.h2d_bytes_per_second = profile.d2h_bytes_per_second = 12e9;
+  profile.dram_bytes_per_second = 100e9;
+  profile.device_is_cpu = false;
+  return profile;
+}
+
 MachineProfile WithThreads(MachineProfile profile, int threads) {
   if (!profile.device_is_cpu || threads == profile.threads) return profile;
   const auto useful = [&](int n) { return profile.cores > 0 ? std::min(n, profile.cores) : n; };

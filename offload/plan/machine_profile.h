@@ -64,6 +64,10 @@ struct MachineProfile {
   bool operator==(const MachineProfile&) const = default;
 };
 
+// A guess at a GPU that was not measured: plans for it have a GPU's shapes, and times that nobody should
+// trust.
+MachineProfile UnmeasuredGpu();
+
 // The profile of `profile`'s machine for work on `threads` threads: what computes scales with the threads up
 // to the number of cores.
 MachineProfile WithThreads(MachineProfile profile, int threads);

@@ -39,10 +39,11 @@ absl::StatusOr<v1::CalibrationCache> ReadCache(const std::string& path) {
 
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
                                                    const std::vector<NvmePath>& nvme_paths, int threads,
+                                                   Accelerator* gpu,
                                                    const std::function<void(const std::string&)>& warn) {
   v1::CalibrationCache here;
   here.set_version(kCacheVersion);
-  here.set_cpu(CpuModel());
+  here.set_cpu(gpu == nullptr ? CpuModel() : absl::StrCat(CpuModel(), "; ", gpu->identity()));
   here.set_cpus(AvailableCpus());
   here.set_threads(threads);
   for (const NvmePath& path : nvme_paths) {
@@ -57,7 +58,7 @@ absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
   }
   here.set_busy(MachineIsBusy());
   STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,
-                          Calibrate({.nvme_paths = nvme_paths, .threads = threads}));
+                          Calibrate({.nvme_paths = nvme_paths, .threads = threads, .gpu = gpu}));
   *here.mutable_profile() = ToProto(profile);
   if (here.busy()) here.mutable_profile()->mutable_source()->append(", while it was busy");
   google::protobuf::util::JsonPrintOptions options;

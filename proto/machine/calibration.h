@@ -7,17 +7,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "offload/device/accelerator.h"
 #include "offload/store/nvme_store.h"
 #include "proto/strata/v1/machine.pb.h"
 
 namespace strata {
 
-// The calibration kept in `cache`, if it is of this CPU, number of CPUs and threads, and of the file system
-// that `nvme_paths` are on; else a new one, which is then kept. A cache that cannot be read or written only
-// costs the time to measure again; one that is there and is not what we wrote is told to `warn`, with the
-// reason. No path: NVMe is not measured.
+// The calibration kept in `cache`, if it is of this CPU, number of CPUs and threads, of the file system that
+// `nvme_paths` are on, and of the card and driver of `gpu` (null: the CPU computes); else a new one, which is
+// then kept. A cache that cannot be read or written only costs the time to measure again; one that is there
+// and is not what we wrote is told to `warn`, with the reason. No path: NVMe is not measured.
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
                                                    const std::vector<NvmePath>& nvme_paths, int threads,
+                                                   Accelerator* gpu,
                                                    const std::function<void(const std::string&)>& warn);
 
 }  // namespace strata

@@ -115,25 +115,26 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   const std::string cache = folder + "/calibration.json";
   std::vector<std::string> warnings;
   const auto warn = [&](const std::string& text) { warnings.push_back(text); };
-  const auto first = LoadOrCalibrate(cache, {{folder}}, 1, warn);
+  const auto first = LoadOrCalibrate(cache, {{folder}}, 1, nullptr, warn);
   ASSERT_TRUE(first.ok()) << first.status();
   // Another measurement would give other numbers.
   const auto text = ReadFile(cache, 1 << 20);
   ASSERT_TRUE(text.ok());
   ASSERT_TRUE(
       WriteFileDurably(cache, absl::StrReplaceAll(*text, {{"\"busy\": true", "\"busy\": false"}})).ok());
-  const auto again = LoadOrCalibrate(cache, {{folder}}, 1, warn);
+  const auto again = LoadOrCalibrate(cache, {{folder}}, 1, nullptr, warn);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->SerializeAsString(), first->SerializeAsString());
-  const auto elsewhere = LoadOrCalibrate(cache, {{folder + "/other"}}, 1, warn);  // on the same device
+  const auto elsewhere =
+      LoadOrCalibrate(cache, {{folder + "/other"}}, 1, nullptr, warn);  // on the same device
   ASSERT_TRUE(elsewhere.ok());
   EXPECT_EQ(elsewhere->SerializeAsString(), first->SerializeAsString());
-  const auto without = LoadOrCalibrate(cache, {}, 1, warn);
+  const auto without = LoadOrCalibrate(cache, {}, 1, nullptr, warn);
   ASSERT_TRUE(without.ok());
   EXPECT_NE(without->SerializeAsString(), first->SerializeAsString());
   EXPECT_TRUE(warnings.empty()) << warnings.front();
   ASSERT_TRUE(WriteFileDurably(cache, "{ not json").ok());
-  EXPECT_TRUE(LoadOrCalibrate(cache, {}, 1, warn).ok());
+  EXPECT_TRUE(LoadOrCalibrate(cache, {}, 1, nullptr, warn).ok());
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(absl::StrContains(warnings[0], cache)) << warnings[0];
   EXPECT_TRUE(absl::StrContains(warnings[0], "not valid JSON")) << warnings[0];
@@ -146,7 +147,7 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   std::string text_of_it;
   ASSERT_TRUE(google::protobuf::util::MessageToJsonString(poisoned, &text_of_it).ok());
   ASSERT_TRUE(WriteFileDurably(cache, text_of_it).ok());
-  const auto cured = LoadOrCalibrate(cache, {}, 1, warn);
+  const auto cured = LoadOrCalibrate(cache, {}, 1, nullptr, warn);
   ASSERT_TRUE(cured.ok());
   EXPECT_LT(cured->dram_bytes_per_second(), 1e15);
   ASSERT_EQ(warnings.size(), 2u);
@@ -155,7 +156,7 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   ASSERT_TRUE(kept.ok());
   EXPECT_TRUE(absl::StrContains(*kept, "\"nvme_read_bytes_per_second\""));
   // Nowhere to keep it: measured, and that is all.
-  EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1, warn).ok());
+  EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1, nullptr, warn).ok());
 }
 
 }  // namespace

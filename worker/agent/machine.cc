@@ -12,12 +12,9 @@
 #include <map>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/bytes.h"
-#include "common/fd.h"
+#include "common/memory_limit.h"
 #include "common/status.h"
 #include "offload/calibrate/calibrate.h"
 #include "offload/device/cuda_plugin.h"
@@ -26,6 +23,7 @@
 #include "offload/io/path_speed.h"
 #include "proto/job_spec/validate.h"
 #include "proto/machine/calibration.h"
+#include "proto/machine/machine.h"
 #include "worker/ladder_proto/ladder_proto.h"
 
 namespace strata {
@@ -33,50 +31,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The limit of the control group this process is in, or INT64_MAX. Both versions say it as one number in a
-// file; "max" and numbers near 2^63 mean none.
-int64_t ControlGroupLimit() {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    auto text = ReadFile(path, 64);
-    int64_t limit;
-    if (text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &limit) && limit > 0) return limit;
-  }
-  return INT64_MAX;
-}
-
 // How fast this machine is, as it was measured when a worker first started on it in this state folder.
 // Without it jobs run as well; only predictions are a guess.
-void MeasureSpeeds(const AgentOptions& options, Machine* machine) {
+void MeasureSpeeds(const AgentOptions& options, Accelerator* gpu, Machine* machine) {
   const int threads = std::min(kDefaultComputeThreads, AvailableCpus());
   std::vector<NvmePath> paths;
   for (size_t i = 0; i < options.nvme_paths.size(); ++i)
     paths.push_back({options.nvme_paths[i], machine->nvme_weights[i]});
   absl::StatusOr<v1::MachineProfile> speeds =
-      LoadOrCalibrate(options.state_dir + "/calibration.json", paths, threads,
+      LoadOrCalibrate(options.state_dir + "/calibration.json", paths, threads, gpu,
                       [](const std::string& warning) { spdlog::warn("{}", warning); });
   if (speeds.ok()) {
     *machine->capacity.mutable_machine() = *std::move(speeds);
   } else {
     machine->speeds_why_not = std::string(speeds.status().message());
+    // Plans for a GPU differ from those for a CPU by more than their times.
+    if (gpu != nullptr) *machine->capacity.mutable_machine() = ToProto(UnmeasuredGpu());
   }
 }
-
-}  // namespace
-
-absl::StatusOr<int64_t> AvailableMemoryBytes() {
-  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile("/proc/meminfo", 1 << 16));
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::ConsumePrefix(&line, "MemTotal:")) continue;
-    (void)absl::ConsumeSuffix(&line, "kB");
-    int64_t kib;
-    if (absl::SimpleAtoi(absl::StripAsciiWhitespace(line), &kib)) {
-      return std::min(kib * 1024, ControlGroupLimit());
-    }
-  }
-  return absl::InternalError("/proc/meminfo has no MemTotal: give --device-bytes and --host-bytes");
-}
-
-namespace {
 
 // Paths on one file system share what it has free.
 absl::StatusOr<std::vector<double>> FreeBytesOfEach(const AgentOptions& options, const Machine& machine) {
@@ -147,44 +119,78 @@ absl::Status InspectNvme(const AgentOptions& options, Machine& machine) {
 
 }  // namespace
 
-absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
-  Machine machine;
-  STRATA_ASSIGN_OR_RETURN(const int64_t memory, AvailableMemoryBytes());
-  v1::Capacity& capacity = machine.capacity;
-  capacity.set_cpus(AvailableCpus());
-  // Trainers load what is beside them: what is found here, they find.
+absl::StatusOr<std::unique_ptr<Accelerator>> OpenGpu(const AgentOptions& options) {
   std::error_code error;
   const fs::path trainer = fs::canonical(options.trainer, error);
   if (error) return absl::NotFoundError(absl::StrCat("--trainer: ", options.trainer, ": ", error.message()));
-  const auto gpu = OpenCudaPlugin(trainer.parent_path().string());
+  auto gpu = OpenCudaPlugin(trainer.parent_path().string());
+  if (!gpu.ok() && options.require_gpu) return Annotate(gpu.status(), "--require-gpu");
+  return gpu;
+}
+
+absl::StatusOr<OfferedBytes> OfferMemory(const AgentOptions& options, const MemoryLimit& memory,
+                                         const GpuMemory* gpu) {
+  OfferedBytes offered = {options.device_bytes, options.host_bytes};
+  const auto left_by = [&](int64_t other) { return std::max<int64_t>(0, memory.bytes - other); };
+  if (gpu != nullptr && offered.device == 0) offered.device = AutoDeviceBudget(gpu->free_for_jobs_bytes);
+  // Both tiers of a CPU worker are in the same RAM.
+  const bool shared = gpu == nullptr;
+  if (offered.device == 0) offered.device = std::min(memory.bytes / 4, left_by(offered.host));
+  const int64_t device_in_ram = shared ? offered.device : 0;
+  if (offered.host == 0) offered.host = std::min(memory.bytes / 5 * 3, left_by(device_in_ram));
+  if (gpu != nullptr && offered.device > gpu->free_for_jobs_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--device-bytes (", FormatBytes(offered.device), ") exceeds the ",
+        FormatBytes(gpu->free_for_jobs_bytes), " that jobs can have of the ", FormatBytes(gpu->bytes), " of ",
+        gpu->name, ": lower it, or end what else uses the GPU"));
+  }
+  if (device_in_ram > left_by(offered.host) || offered.host > memory.bytes) {
+    const std::string host = absl::StrCat("--host-bytes (", FormatBytes(offered.host), ")");
+    const bool lower_device = shared && offered.device > offered.host;
+    return absl::InvalidArgumentError(
+        absl::StrCat(shared ? absl::StrCat("--device-bytes (", FormatBytes(offered.device), ") and ", host,
+                                           " together exceed ")
+                            : absl::StrCat(host, " exceeds "),
+                     FormatBytes(memory.bytes), ", ", memory.of, ": lower ",
+                     lower_device ? "--device-bytes" : "--host-bytes"));
+  }
+  return offered;
+}
+
+absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
+  Machine machine;
+  const absl::StatusOr<MemoryLimits> memory = ReadMemoryLimits();
+  if (!memory.ok()) return memory.status();
+  v1::Capacity& capacity = machine.capacity;
+  capacity.set_cpus(AvailableCpus());
+  // Trainers load what is beside them: what is found here, they find.
+  absl::StatusOr<std::unique_ptr<Accelerator>> gpu = OpenGpu(options);
+  if (absl::IsNotFound(gpu.status()) || (!gpu.ok() && options.require_gpu)) return gpu.status();
+  GpuMemory gpu_memory;
+  if (gpu.ok()) {
+    if (const auto free = (*gpu)->FreeForJobs(); free.ok()) {
+      gpu_memory = {(*gpu)->description(), (*gpu)->memory_bytes(), *free};
+    } else if (options.require_gpu) {
+      return Annotate(free.status(), "--require-gpu");
+    } else {
+      gpu = free.status();
+    }
+  }
   machine.gpu = gpu.ok();
   machine.why_no_gpu = std::string(gpu.status().message());
-  if (!machine.gpu && options.require_gpu) {
-    return absl::FailedPreconditionError(absl::StrCat("--require-gpu: ", machine.why_no_gpu));
-  }
-  const int64_t device_default = machine.gpu ? (*gpu)->memory_bytes() / 10 * 9 : memory / 4;
-  capacity.set_device_bytes(options.device_bytes > 0 ? options.device_bytes : device_default);
-  capacity.set_host_bytes(options.host_bytes > 0 ? options.host_bytes : memory / 5 * 3);
-  if (machine.gpu && capacity.device_bytes() > (*gpu)->memory_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("--device-bytes (", FormatBytes(capacity.device_bytes()),
-                                                   ") exceeds the ", FormatBytes((*gpu)->memory_bytes()),
-                                                   " of ", (*gpu)->description(), ": lower it"));
-  }
-  // Both tiers of a CPU worker are in the same RAM.
-  const int64_t in_memory = machine.gpu ? 0 : capacity.device_bytes();
-  if (in_memory > memory - std::min(memory, capacity.host_bytes())) {
-    return absl::InvalidArgumentError(absl::StrCat("--device-bytes (", FormatBytes(capacity.device_bytes()),
-                                                   ") and --host-bytes (", FormatBytes(capacity.host_bytes()),
-                                                   ") together exceed the ", FormatBytes(memory),
-                                                   " of memory this process may use: lower one of them"));
-  }
+  STRATA_ASSIGN_OR_RETURN(const OfferedBytes offered,
+                          OfferMemory(options, memory->total, machine.gpu ? &gpu_memory : nullptr));
+  capacity.set_device_bytes(offered.device);
+  capacity.set_host_bytes(offered.host);
   STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
-  STRATA_ASSIGN_OR_RETURN(
-      const Ladder ladder,
-      OfferedLadder(options.nvme_paths, {machine.gpu ? gpu->get() : nullptr, machine.why_no_gpu}),
-      "--nvme-path");
+  Accelerator* const accelerator = machine.gpu ? gpu->get() : nullptr;
+  STRATA_ASSIGN_OR_RETURN(const Ladder ladder,
+                          OfferedLadder(options.nvme_paths, {accelerator, machine.why_no_gpu}),
+                          "--nvme-path");
   for (const Rung& rung : ladder) *capacity.add_ladder() = ToProto(rung);
-  MeasureSpeeds(options, &machine);
+  MeasureSpeeds(options, accelerator, &machine);
+  // Trainers have processes of their own: nothing of the GPU stays with this one.
+  if (accelerator != nullptr) STRATA_RETURN_IF_ERROR(accelerator->Release());
   return machine;
 }
 

@@ -3,18 +3,36 @@
 #define WORKER_AGENT_MACHINE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/memory_limit.h"
+#include "offload/device/accelerator.h"
 #include "proto/strata/v1/fleet.pb.h"
 #include "worker/agent/options.h"
 
 namespace strata {
 
-// Memory this process may use: the machine's, or its control group's limit where that is lower.
-absl::StatusOr<int64_t> AvailableMemoryBytes();
+// The GPU beside the trainer, which loads what is there: kFailedPrecondition with the reason and the remedy
+// where there is none. The error names --require-gpu where the options have it.
+absl::StatusOr<std::unique_ptr<Accelerator>> OpenGpu(const AgentOptions& options);
+
+struct GpuMemory {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t free_for_jobs_bytes = 0;
+};
+struct OfferedBytes {
+  int64_t device = 0, host = 0;
+};
+// What jobs may have of both memories: the flags', and where they are auto a share of what there is and what
+// the other leaves. `gpu` is null where the device is the CPU, which takes both from `memory`.
+// kInvalidArgument names the flag to lower, and what sets the limit.
+absl::StatusOr<OfferedBytes> OfferMemory(const AgentOptions& options, const MemoryLimit& memory,
+                                         const GpuMemory* gpu);
 
 struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.

@@ -152,15 +152,17 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
       ->allow_extra_args(false);
   app.add_option("--checkpoint-root", options.checkpoint_root,
                  "Folder for checkpoints, shared by all workers; default: STATE_DIR/checkpoints");
-  app.add_option("--device-bytes", device,
-                 "Device memory for jobs; auto: 90 % of the GPU's, or without one 25 % of the memory");
+  app.add_option(
+      "--device-bytes", device,
+      "Device memory for jobs; auto: 90 % of what is free of the GPU's, or without one 25 % of the memory");
   app.add_option("--host-bytes", host, "Pinned host memory for jobs; auto: 60 % of the memory");
   app.add_option("--nvme-bytes", nvme, "Scratch bytes for jobs; auto: 80 % of what is free");
   app.add_option("--trainer", options.trainer, "Trainer executable; default: beside this one");
   app.add_flag("--require-gpu", options.require_gpu, "Do not start without a GPU that jobs can train on");
   app.add_option("--stop-grace", stop_grace_s, "Seconds from a stop message to SIGTERM");
   app.add_option("--checkpoint-grace", checkpoint_grace_s, "Seconds a job may take to checkpoint and stop");
-  app.add_flag("--check-config", options.check_config, "Check flags and paths, then exit");
+  app.add_flag("--check-config", options.check_config,
+               "Check flags and paths, and with --require-gpu the GPU, then exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -213,8 +215,10 @@ absl::Status PreparePaths(AgentOptions* options) {
       STRATA_RETURN_IF_ERROR(MakeWritable(flag, path));
     }
   }
-  // A configuration is also checked where it was written, not only on the machine that has the program.
-  return options->check_config ? absl::OkStatus() : FindTrainer(&options->trainer);
+  // A configuration is also checked where it was written, not only on the machine that has the program; but a
+  // GPU is looked for beside the trainer.
+  const bool elsewhere = options->check_config && !options->require_gpu;
+  return elsewhere ? absl::OkStatus() : FindTrainer(&options->trainer);
 }
 
 }  // namespace strata

@@ -21,8 +21,8 @@ struct AgentOptions {
   std::vector<double> nvme_weights;     // one per path; none: by measured speed
   std::string
       checkpoint_root;  // default: <state_dir>/checkpoints; shared storage when there are several workers
-  int64_t device_bytes = 0;                              // 0: 90 % of the GPU's memory, or 25 % of what
-                                                         // memory this process may have
+  int64_t device_bytes = 0;                              // 0: 90 % of what is free of the GPU's memory, or
+                                                         // 25 % of what memory this process may have
   int64_t host_bytes = 0;                                // 0: 60 % of it
   int64_t nvme_bytes = 0;                                // 0: 80 % of what is free at start
   std::string trainer;                                   // default: strata_trainer near this executable
@@ -39,7 +39,8 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
 absl::Status ResolveAgentOptions(AgentOptions* options);
 
 // Makes and checks the folders and finds the trainer; errors name the flag and a remedy. With check_config
-// nothing is made: a folder that is not there yet is fine when it could stand there.
+// nothing is made: a folder that is not there yet is fine when it could stand there. The trainer is then
+// looked for only with require_gpu, because a GPU is looked for beside it.
 absl::Status PreparePaths(AgentOptions* options);
 
 }  // namespace strata

@@ -13,6 +13,7 @@
 #include "offload/device/cpu_device.h"
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
+#include "offload/device/fake_cufile.h"
 #include "offload/device/host_math.h"
 #include "worker/trainer/engine_testing.h"
 
@@ -42,8 +43,11 @@ class EmulatedKernels {
 class EmulatedAccelerator : public Accelerator {
  public:
   std::string description() const override { return "emulated kernels"; }
+  std::string identity() const override { return description(); }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
   std::string gpudirect() override { return "no cuFile here"; }
+  absl::StatusOr<int64_t> FreeForJobs() override { return memory_bytes(); }
+  absl::Status Release() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     return CreateCpuDevice(budget_bytes, *state_ops_);
   }
@@ -66,7 +70,7 @@ class EmulatedGpuTest : public EngineTest {
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, kernels_->MakeOps(compute)); },
          .states = {.make =
                         [this](Workspace) { return EnqueuedStateOps(*cuda_, kernels_->MakeStateOps()); }}},
-        []() -> absl::StatusOr<CufileApi*> { return absl::FailedPreconditionError("no cuFile here"); });
+        NoCufile);
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     accelerator_ = *std::move(accelerator);
   }

@@ -13,8 +13,10 @@
 #include "kernels/optimizer/cpu_state_ops.h"
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
+#include "offload/device/fake_cufile.h"
 #include "offload/device/host_math.h"
 #include "offload/exec/block_compute.h"
+#include "offload/exec/step_metrics.h"
 #include "offload/io/io_engine.h"
 #include "proto/job_spec/plan_job.h"
 #include "worker/trainer/engine_testing.h"
@@ -79,6 +81,35 @@ class DeclaredCompute : public BlockCompute {
   const std::unique_ptr<BlockCompute> inner_;
 };
 
+// Each pass of a block takes so long on the device, and none of it where it is enqueued.
+class SlowCompute : public BlockCompute {
+ public:
+  SlowCompute(FakeCuda& cuda, double seconds, std::unique_ptr<BlockCompute> inner)
+      : cuda_(cuda), seconds_(seconds), inner_(std::move(inner)) {}
+
+  absl::Status Forward(Stream* stream, const BlockArgs& args) override {
+    cuda_.Spend(stream, seconds_);
+    return inner_->Forward(stream, args);
+  }
+  absl::Status RecomputeRest(Stream* stream, const BlockArgs& args) override {
+    cuda_.Spend(stream, seconds_);
+    return inner_->RecomputeRest(stream, args);
+  }
+  absl::Status Backward(Stream* stream, const BlockArgs& args) override {
+    cuda_.Spend(stream, seconds_);
+    return inner_->Backward(stream, args);
+  }
+  absl::Status Loss(Stream* stream, const BlockArgs& args) override {
+    cuda_.Spend(stream, seconds_);
+    return inner_->Loss(stream, args);
+  }
+
+ private:
+  FakeCuda& cuda_;
+  const double seconds_;
+  const std::unique_ptr<BlockCompute> inner_;
+};
+
 // Memory that is with the kernel is accessed by the host.
 class AnnouncedIo : public IoEngine {
  public:
@@ -139,6 +170,7 @@ class WrappedDevice : public Device {
   absl::Status Record(Stream* stream, DeviceEvent* event) override { return inner_->Record(stream, event); }
   absl::Status Wait(Stream* stream, DeviceEvent* event) override { return inner_->Wait(stream, event); }
   absl::Status Synchronize(DeviceEvent* event) override { return inner_->Synchronize(event); }
+  absl::StatusOr<int64_t> PassedNanos(DeviceEvent* event) override { return inner_->PassedNanos(event); }
   absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host,
                             int64_t bytes) override {
     return inner_->CopyToDevice(stream, device, host, bytes);
@@ -194,8 +226,11 @@ class WrappedAccelerator : public Accelerator {
   WrappedAccelerator(std::unique_ptr<Accelerator> inner, Wrap wrap)
       : inner_(std::move(inner)), wrap_(std::move(wrap)) {}
   std::string description() const override { return inner_->description(); }
+  std::string identity() const override { return inner_->identity(); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   std::string gpudirect() override { return inner_->gpudirect(); }
+  absl::StatusOr<int64_t> FreeForJobs() override { return inner_->FreeForJobs(); }
+  absl::Status Release() override { return inner_->Release(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     auto device = inner_->CreateDevice(budget_bytes);
     if (!device.ok()) return device;
@@ -220,7 +255,7 @@ class FakeGpuTest : public EngineTest {
         *cuda_,
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
          .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}},
-        []() -> absl::StatusOr<CufileApi*> { return absl::FailedPreconditionError("no cuFile here"); });
+        NoCufile);
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     WrapDevice(*std::move(accelerator), [this](std::unique_ptr<Device> device) {
       return std::make_unique<AnnouncedDevice>(*cuda_, std::move(device));
@@ -237,7 +272,9 @@ class FakeGpuTest : public EngineTest {
     if (cuda_ == nullptr) return;
     options.accelerator = {accelerator_.get(), ""};
     options.wrap_model = [this, spec = options.spec](std::unique_ptr<BlockCompute> model) {
-      return std::make_unique<DeclaredCompute>(*cuda_, *ModelLayoutOf(spec), std::move(model));
+      model = std::make_unique<DeclaredCompute>(*cuda_, *ModelLayoutOf(spec), std::move(model));
+      if (pass_seconds_ > 0) model = std::make_unique<SlowCompute>(*cuda_, pass_seconds_, std::move(model));
+      return model;
     };
     options.wrap_state_ops = [this](std::unique_ptr<StateOps> ops) {
       return AnnouncedStateOps(*cuda_, std::move(ops));
@@ -261,6 +298,7 @@ class FakeGpuTest : public EngineTest {
 
   std::unique_ptr<FakeCuda> cuda_;
   std::unique_ptr<Accelerator> accelerator_;
+  double pass_seconds_ = 0;  // SlowCompute; 0: none
 };
 
 v1::JobSpec TinyLlama() {
@@ -338,6 +376,60 @@ TEST_F(FakeGpuTest, EvaluationAfterTrainingSeesWhatTrainingLeft) {
   }
   EXPECT_TRUE(std::equal(losses.begin(), losses.begin() + 6, losses.begin() + 6, losses.end()));
   EXPECT_EQ(cuda_->Complaints(true), "");
+}
+
+// Busy and waiting of the GPU's lanes are the device's: enqueuing a kernel that takes 4 ms, or a copy that
+// takes as long as the bytes over the speed, is done in microseconds.
+TEST_F(FakeGpuTest, BusyTimesExposedIoAndTheTraceAreThoseOfTheDevice) {
+  v1::JobSpec spec = TinyLlama();
+  Place(*spec.mutable_memory(), v1::TIER_HOST, v1::TIER_DEVICE, v1::TIER_HOST, v1::TIER_DEVICE);
+  constexpr double kSpeed = 4e6;  // bytes per second
+  pass_seconds_ = 0.004;
+  for (const bool slow_copies : {false, true}) {
+    UseGpu({.order = Order::kEager, .h2d_bytes_per_second = slow_copies ? kSpeed : 0});
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Initialize(7).ok());
+    RandomTokens source(spec);
+    TrainerCounters counters = StartOf(spec);
+    ASSERT_TRUE((*engine)->train().Run(source, 3, counters).ok());
+    const StepPlan& plan = (*engine)->train().plan();
+    const StepResult& result = source.results[1];
+    const StepMetrics metrics = SummarizeStep(plan, result);
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+      const LaneStats& stats = result.lanes[lane];
+      const double busy = static_cast<double>(stats.busy_nanos) * 1e-9;
+      if (plan.lanes[lane].kind == LaneKind::kCompute) {
+        int passes = 0;
+        for (const Op& op : plan.ops) {
+          passes += op.kind == OpKind::kForward || op.kind == OpKind::kBackward || op.kind == OpKind::kLoss ||
+                    op.kind == OpKind::kRecompute;
+        }
+        ASSERT_GT(passes, 4);
+        EXPECT_GE(busy, pass_seconds_ * passes);
+        const int64_t copies = stats.stall_nanos[static_cast<int>(StallCause::kCopy)];
+        EXPECT_EQ(copies, metrics.exposed_io_nanos);
+        if (slow_copies) {
+          EXPECT_GT(metrics.exposed_io_nanos, 10'000'000);
+        } else {
+          EXPECT_LT(metrics.exposed_io_nanos, result.wall_nanos / 4);
+        }
+      } else if (plan.lanes[lane].kind == LaneKind::kH2D && slow_copies && stats.bytes > 0) {
+        EXPECT_GE(busy, static_cast<double>(stats.bytes) / kSpeed);
+      }
+      int64_t end = 0;
+      for (const Span& span : (*engine)->train().traces()[lane].spans()) {
+        if (plan.lanes[lane].kind != LaneKind::kCompute) continue;
+        EXPECT_LE(span.wait_begin_nanos, span.begin_nanos);
+        EXPECT_LE(end, span.begin_nanos);  // one after the other
+        EXPECT_LE(span.begin_nanos, span.end_nanos);
+        end = span.end_nanos;
+      }
+    }
+    EXPECT_GT(metrics.overlap_efficiency, 0.3);
+    EXPECT_LE(metrics.overlap_efficiency, 1.01);
+    EXPECT_EQ(cuda_->Complaints(false), "");
+  }
 }
 
 TEST_F(FakeGpuTest, TheLadderTellsOfTheGpuAndOfMemoryThatCannotBeRegistered) {

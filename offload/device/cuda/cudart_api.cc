@@ -3,6 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <string>
+
+#include "absl/strings/strip.h"
+#include "common/fd.h"
 
 namespace strata {
 namespace {
@@ -29,7 +33,17 @@ class Cudart : public CudaApi {
     info->minor = properties.minor;
     info->multiprocessors = properties.multiProcessorCount;
     info->memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
-    return cudaSuccess;
+    // The driver's own version; the runtime only tells the newest CUDA that it speaks.
+    if (const absl::StatusOr<std::string> version = ReadFile("/sys/module/nvidia/version", 64);
+        version.ok()) {
+      const absl::string_view text = absl::StripAsciiWhitespace(*version);
+      std::snprintf(info->driver, sizeof(info->driver), "%.*s", static_cast<int>(text.size()), text.data());
+      return cudaSuccess;
+    }
+    int cuda = 0;
+    const int unknown = cudaDriverGetVersion(&cuda);
+    std::snprintf(info->driver, sizeof(info->driver), "CUDA %d.%d", cuda / 1000, cuda % 1000 / 10);
+    return unknown;
   }
   int MemGetInfo(size_t* free_bytes, size_t* total_bytes) override {
     return cudaMemGetInfo(free_bytes, total_bytes);
@@ -46,6 +60,8 @@ class Cudart : public CudaApi {
   }
   int HostUnregister(void* pointer) override { return cudaHostUnregister(pointer); }
 
+  int DeviceReset() override { return cudaDeviceReset(); }
+
   int StreamCreate(Stream** stream) override {
     return cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking);
   }
@@ -55,8 +71,7 @@ class Cudart : public CudaApi {
     return cudaStreamWaitEvent(Of(stream), Of(event), cudaEventWaitDefault);
   }
   int EventCreate(CudaEvent** event) override {
-    return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event),
-                                    cudaEventDisableTiming | cudaEventBlockingSync);
+    return cudaEventCreateWithFlags(reinterpret_cast<cudaEvent_t*>(event), cudaEventBlockingSync);
   }
   int EventDestroy(CudaEvent* event) override { return cudaEventDestroy(Of(event)); }
   int EventRecord(CudaEvent* event, Stream* stream) override {
@@ -64,6 +79,9 @@ class Cudart : public CudaApi {
   }
   int EventQuery(CudaEvent* event) override { return cudaEventQuery(Of(event)); }
   int EventSynchronize(CudaEvent* event) override { return cudaEventSynchronize(Of(event)); }
+  int EventElapsedTime(float* milliseconds, CudaEvent* begin, CudaEvent* end) override {
+    return cudaEventElapsedTime(milliseconds, Of(begin), Of(end));
+  }
 
   int MemcpyToDeviceAsync(void* device, const void* host, size_t bytes, Stream* stream) override {
     return cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, Of(stream));

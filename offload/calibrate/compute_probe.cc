@@ -1,0 +1,229 @@
+#include "offload/calibrate/compute_probe.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/checked.h"
+#include "common/clock.h"
+#include "common/status.h"
+#include "kernels/workspace.h"
+
+namespace strata {
+namespace {
+
+constexpr int kCalls = 6;
+// Of one measurement. The last size that is measured takes at most twice of it.
+constexpr double kProductsSlice = 0.06;
+constexpr double kAttentionSlice = 0.025;
+constexpr double kElementwiseSlice = 0.02;
+
+double Now() { return static_cast<double>(Clock::Real().MonotonicNanos()) * 1e-9; }
+
+absl::Status TooSmall() { return absl::InternalError("the memory of the measurements is too small"); }
+
+// The matrix products of a transformer block of `hidden` with `rows` rows: inputs and outputs of the widths
+// that Llama and GPT-2 have, in the forms that forward and backward passes use.
+class BlockProducts {
+ public:
+  BlockProducts(const ComputeBench& bench, ComputeBench::Products size)
+      : ops_(*bench.ops),
+        stream_(bench.stream),
+        rows_(size.rows),
+        hidden_(size.hidden),
+        size_(SizeOf(bench.ops->compute_dtype())) {
+    const DType dtype = ops_.compute_dtype();
+    const int64_t rows = rows_, hidden = hidden_;
+    ProbeMemory memory(bench.memory);
+    x_ = memory.Take(rows * 4 * hidden * size_);
+    y_ = memory.Take(rows * 4 * hidden * size_);
+    weight_ = memory.Take(4 * hidden * hidden * size_);
+    gradient_ = memory.Take(4 * hidden * hidden * 4);
+    int64_t workspace = 0;
+    for (const auto& [in, out] : Shapes()) {
+      workspace =
+          std::max({workspace, GemmWorkspaceBytes(dtype, rows, out, in),
+                    GemmWorkspaceBytes(dtype, rows, in, out), GemmWorkspaceBytes(dtype, out, in, rows)});
+    }
+    workspace_ = {memory.Take(workspace), workspace};
+  }
+
+  bool fits() const { return workspace_.data != nullptr; }
+  double forward_flops() const { return 24.0 * static_cast<double>(rows_ * hidden_ * hidden_); }
+
+  absl::Status Forward() {
+    for (const auto& [in, out] : Shapes()) {
+      GemmArgs gemm = Args(rows_, out, in, x_, in, weight_, in, y_, out);
+      gemm.transpose_b = true;
+      STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, gemm));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Backward() {
+    for (const auto& [in, out] : Shapes()) {
+      STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, Args(rows_, in, out, y_, out, weight_, in, x_, in)));
+      GemmArgs gemm = Args(out, in, rows_, y_, out, x_, in, gradient_, in);
+      gemm.transpose_a = true;
+      gemm.c_is_acc = true;
+      STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, gemm));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<std::pair<int64_t, int64_t>> Shapes() const {  // {in, out}
+    return {{hidden_, 3 * hidden_}, {hidden_, hidden_}, {hidden_, 4 * hidden_}, {4 * hidden_, hidden_}};
+  }
+  GemmArgs Args(int64_t m, int64_t n, int64_t k, const void* a, int64_t lda, const void* b, int64_t ldb,
+                void* c, int64_t ldc) const {
+    GemmArgs gemm;
+    gemm.m = m;
+    gemm.n = n;
+    gemm.k = k;
+    gemm.a = a;
+    gemm.lda = lda;
+    gemm.b = b;
+    gemm.ldb = ldb;
+    gemm.c = c;
+    gemm.ldc = ldc;
+    gemm.workspace = workspace_;
+    return gemm;
+  }
+
+  Ops& ops_;
+  Stream* const stream_;
+  const int64_t rows_, hidden_, size_;
+  void *x_, *y_, *weight_, *gradient_;
+  Workspace workspace_;
+};
+
+absl::Status MeasureProducts(const ComputeBench& bench, ComputeRates* rates) {
+  rates->forward_gemm.clear();
+  rates->backward_gemm.clear();
+  double per_flop = 0;  // of the size before, both passes
+  for (const ComputeBench::Products size : bench.products) {
+    BlockProducts products(bench, size);
+    const double flops = products.forward_flops();
+    if (!products.fits() || per_flop * flops > 2 * kProductsSlice) break;
+    STRATA_ASSIGN_OR_RETURN(const double forward,
+                            BestSeconds(bench.time, kProductsSlice / 2, [&] { return products.Forward(); }));
+    STRATA_ASSIGN_OR_RETURN(const double backward,
+                            BestSeconds(bench.time, kProductsSlice, [&] { return products.Backward(); }));
+    rates->forward_gemm.push_back({flops, flops / forward});
+    rates->backward_gemm.push_back({flops, 2 * flops / backward});
+    per_flop = (forward + backward) / flops;
+  }
+  return rates->forward_gemm.empty() ? TooSmall() : absl::OkStatus();
+}
+
+absl::Status MeasureAttention(const ComputeBench& bench, ComputeRates* rates) {
+  Ops& ops = *bench.ops;
+  const DType dtype = ops.compute_dtype();
+  double per_flop = 0;  // of the size before, both passes
+  for (const ComputeBench::Attention& size : bench.attention) {
+    AttentionArgs a;
+    a.batch = size.batch;
+    a.seq = size.seq;
+    a.heads = size.heads;
+    a.kv_heads = size.heads;
+    a.head_dim = size.head_dim;
+    a.scale = 0.125;
+    const int64_t width = a.heads * a.head_dim, rows = a.batch * a.seq;
+    ProbeMemory memory(bench.memory);
+    std::vector<void*> wide;
+    for (int i = 0; i < 8; ++i) wide.push_back(memory.Take(rows * width * SizeOf(dtype)));
+    a.q = wide[0];
+    a.k = wide[1];
+    a.v = wide[2];
+    a.out = wide[3];
+    a.ldq = a.ldk = a.ldv = a.ldo = width;
+    a.lse = memory.Take(rows * a.heads * 4);
+    const int64_t workspace =
+        std::max(AttentionForwardWorkspaceBytes(dtype, a.batch, a.seq, a.heads, a.kv_heads, a.head_dim),
+                 AttentionBackwardWorkspaceBytes(dtype, a.batch, a.seq, a.heads, a.kv_heads, a.head_dim));
+    a.workspace = {memory.Take(workspace), workspace};
+    AttentionBackwardArgs b;
+    b.forward = a;
+    b.dout = wide[4];
+    b.dq = wide[5];
+    b.dk = wide[6];
+    b.dv = wide[7];
+    b.lddo = b.lddq = b.lddk = b.lddv = width;
+    const double product = static_cast<double>(rows * a.seq * width);
+    if (a.workspace.data == nullptr || per_flop * product > 2 * kAttentionSlice) break;
+    STRATA_ASSIGN_OR_RETURN(const double forward, BestSeconds(bench.time, kAttentionSlice, [&] {
+                              return ops.AttentionForward(bench.stream, a);
+                            }));
+    STRATA_ASSIGN_OR_RETURN(const double backward, BestSeconds(bench.time, kAttentionSlice, [&] {
+                              return ops.AttentionBackward(bench.stream, b);
+                            }));
+    rates->attention_flops = 2 * product / forward;
+    rates->attention_backward_flops = 5 * product / backward;
+    per_flop = (forward + backward) / product;
+  }
+  return per_flop == 0 ? TooSmall() : absl::OkStatus();
+}
+
+absl::Status MeasureElementwise(const ComputeBench& bench, ComputeRates* rates) {
+  Ops& ops = *bench.ops;
+  const int64_t size = SizeOf(ops.compute_dtype());
+  double per_byte = 0;  // of the size before
+  for (const auto& [rows, hidden, ffn] : bench.elementwise) {
+    ProbeMemory memory(bench.memory);
+    NormArgs norm;
+    norm.rows = rows;
+    norm.width = hidden;
+    void* const x = memory.Take(rows * hidden * size);
+    void* const y = memory.Take(rows * hidden * size);
+    void* const gate = memory.Take(rows * 2 * ffn * size);
+    void* const inner = memory.Take(rows * ffn * size);
+    norm.x = x;
+    norm.weight = memory.Take(hidden * size);
+    norm.y = y;
+    norm.rstd = memory.Take(rows * 4);
+    norm.mean = memory.Take(rows * 4);
+    const double bytes = static_cast<double>(rows * size * (2 * hidden + 3 * hidden + 3 * ffn + 5 * ffn));
+    if (norm.mean == nullptr || per_byte * bytes > 2 * kElementwiseSlice) break;
+    const int64_t elements = rows * hidden, n = rows, inner_width = ffn;
+    STRATA_ASSIGN_OR_RETURN(
+        const double seconds,
+        BestSeconds(bench.time, kElementwiseSlice, [&, elements, n, inner_width]() -> absl::Status {
+          STRATA_RETURN_IF_ERROR(ops.NormForward(bench.stream, norm));
+          STRATA_RETURN_IF_ERROR(ops.Add(bench.stream, elements, x, y, y));
+          STRATA_RETURN_IF_ERROR(ops.SwigluForward(bench.stream, n, inner_width, gate, inner));
+          return ops.SwigluBackward(bench.stream, n, inner_width, gate, inner, gate);
+        }));
+    rates->elementwise_bytes_per_second = bytes / seconds;
+    per_byte = seconds / bytes;
+  }
+  return per_byte == 0 ? TooSmall() : absl::OkStatus();
+}
+
+}  // namespace
+
+void* ProbeMemory::Take(int64_t bytes) {
+  std::byte* const at = memory_.data() + used_;
+  const int64_t size = static_cast<int64_t>(memory_.size());
+  used_ = std::min(size + 1, used_ + RoundUp<int64_t>(bytes, 4096));
+  return used_ <= size ? at : nullptr;
+}
+
+absl::StatusOr<double> BestSeconds(const ProbeTimer& time, double slice,
+                                   const std::function<absl::Status()>& call) {
+  double best = 0;
+  const double begin = Now();
+  for (int i = 0; i < kCalls; ++i) {
+    if (i > 1 && Now() - begin > slice) break;
+    STRATA_ASSIGN_OR_RETURN(const double seconds, time(call));
+    if (i <= 1 || seconds < best) best = std::max(1e-9, seconds);
+  }
+  return best;
+}
+
+absl::Status MeasureCompute(const ComputeBench& bench, ComputeRates* rates) {
+  STRATA_RETURN_IF_ERROR(MeasureProducts(bench, rates));
+  STRATA_RETURN_IF_ERROR(MeasureAttention(bench, rates));
+  return MeasureElementwise(bench, rates);
+}
+
+}  // namespace strata

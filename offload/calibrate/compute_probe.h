@@ -1,0 +1,66 @@
+// How fast a device computes: its Ops at the sizes of transformer blocks.
+#ifndef OFFLOAD_CALIBRATE_COMPUTE_PROBE_H_
+#define OFFLOAD_CALIBRATE_COMPUTE_PROBE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/ops.h"
+#include "offload/plan/machine_profile.h"
+
+namespace strata {
+
+// Hands out parts of the memory that measurements share.
+class ProbeMemory {
+ public:
+  explicit ProbeMemory(std::span<std::byte> memory) : memory_(memory) {}
+  // Aligned to 4096 bytes; null when that exceeds what there is, as are all parts after it.
+  void* Take(int64_t bytes);
+
+ private:
+  const std::span<std::byte> memory_;
+  int64_t used_ = 0;
+};
+
+// Seconds that the device takes for what a call does or enqueues.
+using ProbeTimer = std::function<absl::StatusOr<double>(const std::function<absl::Status()>& call)>;
+
+// Seconds of the fastest of up to five calls after one that does not count (kernels are compiled or loaded,
+// pages touched). After the second call none begins that is later than `slice` seconds.
+absl::StatusOr<double> BestSeconds(const ProbeTimer& time, double slice,
+                                   const std::function<absl::Status()>& call);
+
+struct ComputeBench {
+  struct Products {
+    int64_t rows = 0, hidden = 0;
+  };
+  struct Attention {
+    int64_t batch = 0, seq = 0, heads = 0, head_dim = 0;
+  };
+  struct Elementwise {
+    int64_t rows = 0, hidden = 0, ffn = 0;
+  };
+
+  Ops* ops = nullptr;
+  Stream* stream = nullptr;
+  std::span<std::byte> memory;  // of the device
+  ProbeTimer time;
+  // Sizes in rising order; at least the first of each fits the memory. One for which the size before it says
+  // that it would take too long, or which does not fit, is left out: smaller ones then speak for larger ones.
+  std::vector<Products> products;
+  std::vector<Attention> attention;
+  std::vector<Elementwise> elementwise;
+};
+
+// Fills in all of `rates`. kInternal: the memory is too small for the first sizes; other errors are the
+// kernels'.
+absl::Status MeasureCompute(const ComputeBench& bench, ComputeRates* rates);
+
+}  // namespace strata
+
+#endif  // OFFLOAD_CALIBRATE_COMPUTE_PROBE_H_
