@@ -2,6 +2,7 @@
 #ifndef KERNELS_OP_ARGS_H_
 #define KERNELS_OP_ARGS_H_
 
+#include <cmath>
 #include <cstdint>
 
 namespace strata {
@@ -36,6 +37,8 @@ enum class NormKind : uint8_t {
 };
 
 // x, y: T [rows, width]; weight, bias: T [width]; mean, rstd: acc [rows] (mean unused for RMSNorm).
+// With `residual` (T [rows, width]), in one pass: sum = x + residual, and y is the norm of the sum as it was
+// rounded to T. sum may be x or residual. The bits are those of Ops::Add and then of a norm of its result.
 struct NormArgs {
   NormKind kind = NormKind::kRmsNorm;
   int64_t rows = 0, width = 0;
@@ -46,9 +49,12 @@ struct NormArgs {
   void* y = nullptr;
   void* mean = nullptr;
   void* rstd = nullptr;
+  const void* residual = nullptr;
+  void* sum = nullptr;  // with residual only
 };
 
-// dx (T) += the gradient through the norm; dweight, dbias (acc [width]) are overwritten.
+// dx (T) += the gradient through the norm, so that what came along the residual path stays in it; dweight,
+// dbias (acc [width]) are overwritten.
 struct NormBackwardArgs {
   NormKind kind = NormKind::kRmsNorm;
   int64_t rows = 0, width = 0;
@@ -106,6 +112,26 @@ struct AttentionBackwardArgs {
 };
 
 enum class GeluKind : uint8_t { kTanh, kErf };
+
+// out[i] = x[i] / (1 - drop) where element i is kept, else 0; n elements of T; out may be x. The gradient is
+// the same call on dy. What is kept depends on seed, step, tensor and the element's position in the tensor,
+// first + i, alone: the forward pass, the same computed again, the backward pass and any piece of the tensor
+// draw the same, on every backend. It is kept when word position % 4 of the Philox4x32 block
+// (common/random.h) {position / 4 in two words, low one first; tensor; step} under the key `seed` is below
+// keep_below().
+struct DropoutArgs {
+  int64_t n = 0;
+  double drop = 0;      // probability, 0 <= drop < 1
+  uint64_t seed = 0;    // of the run
+  uint32_t step = 0;    // optimizer step
+  uint32_t tensor = 0;  // which dropout of the model
+  int64_t first = 0;    // >= 0
+  const void* x = nullptr;
+  void* out = nullptr;
+
+  uint64_t keep_below() const { return static_cast<uint64_t>(std::llround((1 - drop) * 0x1p32)); }
+  double scale() const { return 1 / (1 - drop); }  // rounded to acc before it is multiplied with
+};
 
 // logits: T [rows, vocab] (ld = vocab); targets: int32 [rows]; a target of -1 is masked: no loss, no
 // gradient. loss: double[2], += {sum of the rows' losses by a fixed tree, unmasked rows}. With `gradient`,

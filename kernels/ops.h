@@ -65,6 +65,8 @@ class Ops {
   // out[i] = a[i] + b[i], T; out may be a or b.
   virtual absl::Status Add(Stream* stream, int64_t n, const void* a, const void* b, void* out) = 0;
 
+  virtual absl::Status Dropout(Stream* stream, const DropoutArgs& args) = 0;
+
   // dbias[j] = sum over rows of dy[r, j] in a fixed tree; dy: T [rows, n] with ldy, dbias: acc, overwritten.
   virtual absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void* dy, int64_t ldy,
                                     void* dbias, Workspace workspace) = 0;

@@ -69,6 +69,7 @@ absl::Status Validate(DType compute, const NormArgs& a) {
   if (!a.x || !a.weight || !a.y || !a.rstd || (layer_norm && (!a.bias || !a.mean))) {
     return Invalid(shape, "a pointer is null");
   }
+  if (!a.residual != !a.sum) return Invalid(shape, "residual and sum come together, one is null");
   return absl::OkStatus();
 }
 
@@ -80,6 +81,14 @@ absl::Status Validate(DType compute, const NormBackwardArgs& a) {
     return Invalid(shape, "a pointer is null");
   }
   return CheckWorkspace(shape, a.workspace, NormBackwardWorkspaceBytes(compute, a.rows, a.width));
+}
+
+absl::Status Validate(const DropoutArgs& a) {
+  const std::string shape = absl::StrCat("dropout n=", a.n, " first=", a.first, " drop=", a.drop);
+  if (a.n < 1 || a.first < 0) return Invalid(shape, "n must be at least 1, first at least 0");
+  if (!(a.drop >= 0 && a.drop < 1)) return Invalid(shape, "drop must be at least 0 and below 1");
+  if (!a.x || !a.out) return Invalid(shape, "a pointer is null");
+  return absl::OkStatus();
 }
 
 absl::Status Validate(DType compute, const RopeArgs& a) {

@@ -18,6 +18,7 @@ constexpr int64_t kHeadDimMax = 256;
 absl::Status Validate(DType compute, const GemmArgs& args);
 absl::Status Validate(DType compute, const NormArgs& args);
 absl::Status Validate(DType compute, const NormBackwardArgs& args);
+absl::Status Validate(const DropoutArgs& args);
 absl::Status Validate(DType compute, const RopeArgs& args);
 absl::Status Validate(DType compute, const AttentionArgs& args);
 absl::Status Validate(DType compute, const AttentionBackwardArgs& args);

@@ -153,6 +153,36 @@ void Norm(benchmark::State& state, DType type, bool backward) {
   });
 }
 
+// The residual sum and the norm of it: two passes, or one.
+void AddNorm(benchmark::State& state, DType type, bool fused) {
+  Arena arena(type);
+  NormArgs a{.kind = NormKind::kRmsNorm, .rows = kRows, .width = kHidden, .x = arena.T(kRows * kHidden)};
+  a.weight = arena.T(kHidden);
+  a.y = arena.T(kRows * kHidden);
+  a.rstd = arena.Acc(kRows);
+  const void* residual = arena.T(kRows * kHidden);
+  void* sum = arena.T(kRows * kHidden);
+  NormArgs of_sum = a;
+  of_sum.x = sum;
+  if (fused) {
+    a.residual = residual;
+    a.sum = sum;
+  }
+  Measure(state, "B/s", static_cast<double>((fused ? 4 : 5) * kRows * kHidden * SizeOf(type)), [&] {
+    if (fused) return Backend(type).NormForward(nullptr, a);
+    STRATA_CHECK(Backend(type).Add(nullptr, kRows * kHidden, a.x, residual, sum).ok());
+    return Backend(type).NormForward(nullptr, of_sum);
+  });
+}
+
+void Dropout(benchmark::State& state, DType type) {
+  Arena arena(type);
+  void* const x = arena.T(kRows * kHidden);
+  const DropoutArgs args{.n = kRows * kHidden, .drop = 0.1, .seed = 1, .x = x, .out = x};
+  Measure(state, "B/s", static_cast<double>(2 * kRows * kHidden * SizeOf(type)),
+          [&] { return Backend(type).Dropout(nullptr, args); });
+}
+
 void Swiglu(benchmark::State& state, DType type, bool backward) {
   Arena arena(type);
   const void* x = arena.T(kRows * 2 * kFfn);
@@ -256,6 +286,9 @@ void Register(DType type) {
   }
   add("rope/q", [=](benchmark::State& s) { Rope(s, type); });
   add("add", [=](benchmark::State& s) { Add(s, type); });
+  add("add_rmsnorm/apart", [=](benchmark::State& s) { AddNorm(s, type, false); });
+  add("add_rmsnorm/fused", [=](benchmark::State& s) { AddNorm(s, type, true); });
+  add("dropout", [=](benchmark::State& s) { Dropout(s, type); });
   add("cross_entropy", [=](benchmark::State& s) { CrossEntropy(s, type); });
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
 #include "common/checked.h"
 #include "common/float16.h"
+#include "common/status.h"
 #include "kernels/reference/reference_ops.h"
 #include "kernels/workspace.h"
 
@@ -101,6 +103,52 @@ Case NormForwardCase(Draw& draw, NormKind kind, int64_t rows, int64_t width) {
     return ops.NormForward(nullptr, args);
   };
   return c;
+}
+
+AddNormCases MakeAddNormCases(Draw& draw, NormKind kind, int64_t rows, int64_t width, int sum) {
+  const bool layer_norm = kind == NormKind::kLayerNorm;
+  const std::vector<double> x = draw.Normals(rows * width), residual = draw.Normals(rows * width, 2);
+  Case c;
+  c.shape =
+      Shape("add and ", layer_norm ? "layer" : "rms", " norm rows=", rows, " width=", width, " sum=", sum);
+  c.tensors = {{"x", Kind::kCompute, rows, width, 0, x, sum == 0},
+               {"residual", Kind::kCompute, rows, width, 0, residual, sum == 1},
+               {"sum", Kind::kCompute, rows, width, 0, {}, sum == 2},
+               {"weight", Kind::kCompute, 1, width, 0, draw.Normals(width)},
+               {"bias", Kind::kCompute, 1, width, 0, draw.Normals(width)},
+               {"y", Kind::kCompute, rows, width, 0, {}, true},
+               {"rstd", Kind::kAcc, 1, rows, 0, {}, true}};
+  if (layer_norm) c.tensors.push_back({"mean", Kind::kAcc, 1, rows, 0, {}, true});
+  std::vector<double> total(rows * width);
+  for (int64_t i = 0; i < rows * width; ++i) total[i] = x[i] + residual[i];
+  const double rstd_max = StatisticsOf(total, rows, width, layer_norm).rstd_max;
+  c.tensors[sum].cancelling = 3;
+  c.tensors[5].cancelling = 3 * rstd_max;
+  c.tensors[6].cancelling = 3 * rstd_max * rstd_max;
+  if (layer_norm) c.tensors[7].cancelling = 3;
+  const auto norm = [=](const std::vector<void*>& p) {
+    NormArgs args{.kind = kind, .rows = rows, .width = width, .x = p[0], .weight = p[3]};
+    args.bias = layer_norm ? p[4] : nullptr;
+    args.y = p[5];
+    args.rstd = p[6];
+    args.mean = layer_norm ? p[7] : nullptr;
+    return args;
+  };
+  AddNormCases cases = {c, c};
+  cases.fused.call = [=](Ops& ops, const std::vector<void*>& p, Workspace) {
+    NormArgs args = norm(p);
+    args.residual = p[1];
+    args.sum = p[sum];
+    return ops.NormForward(nullptr, args);
+  };
+  cases.separate.shape += " apart";
+  cases.separate.call = [=](Ops& ops, const std::vector<void*>& p, Workspace) {
+    STRATA_RETURN_IF_ERROR(ops.Add(nullptr, rows * width, p[0], p[1], p[sum]));
+    NormArgs args = norm(p);
+    args.x = p[sum];
+    return ops.NormForward(nullptr, args);
+  };
+  return cases;
 }
 
 Case NormBackwardCase(Draw& draw, NormKind kind, int64_t rows, int64_t width) {
@@ -292,6 +340,28 @@ Case AddCase(Draw& draw, int64_t n, int out) {
                {"out", Kind::kCompute, 1, n, 0, {}, out == 2}};
   c.call = [=](Ops& ops, const std::vector<void*>& p, Workspace) {
     return ops.Add(nullptr, n, p[0], p[1], p[out]);
+  };
+  return c;
+}
+
+Case DropoutCase(Draw& draw, int64_t n, int64_t first, double drop, bool in_place, int64_t cut) {
+  Case c;
+  c.elementwise = c.exact = true;
+  c.shape = Shape("dropout n=", n, " first=", first, " drop=", drop, " in_place=", in_place, " cut=", cut);
+  c.tensors = {{"x", Kind::kCompute, 1, n, 0, draw.Normals(n), in_place},
+               {"out", Kind::kCompute, 1, n, 0, {}, !in_place}};
+  c.call = [=](Ops& ops, const std::vector<void*>& p, Workspace) {
+    DropoutArgs args{.drop = drop, .seed = 0x123456789abcdef0u, .step = 77, .tensor = 5};
+    for (const auto& [begin, end] : {std::pair(int64_t{0}, cut), std::pair(cut, n)}) {
+      if (begin == end) continue;
+      const int64_t at = begin * SizeOf(ops.compute_dtype());
+      args.n = end - begin;
+      args.first = first + begin;
+      args.x = static_cast<char*>(p[0]) + at;
+      args.out = static_cast<char*>(p[in_place ? 0 : 1]) + at;
+      STRATA_RETURN_IF_ERROR(ops.Dropout(nullptr, args));
+    }
+    return absl::OkStatus();
   };
   return c;
 }

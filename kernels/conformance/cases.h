@@ -18,6 +18,11 @@ struct GemmShape {
 Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient = false);
 
 Case NormForwardCase(Draw& draw, NormKind kind, int64_t rows, int64_t width);
+// sum = x + residual and its norm: as one call, and as an addition and a norm. `sum`: as `out` of AddCase.
+struct AddNormCases {
+  Case fused, separate;
+};
+AddNormCases MakeAddNormCases(Draw& draw, NormKind kind, int64_t rows, int64_t width, int sum);
 Case NormBackwardCase(Draw& draw, NormKind kind, int64_t rows, int64_t width);
 
 // `gap` elements lie between rows.
@@ -56,6 +61,9 @@ Case GeluCase(Draw& draw, GeluKind kind, bool backward, bool in_place, int64_t n
 Case SwigluCase(Draw& draw, bool backward, bool in_place, int64_t rows, int64_t ffn);
 // `out`: 0 over the first operand, 1 over the second, 2 elsewhere.
 Case AddCase(Draw& draw, int64_t n, int out);
+// Elements [first, first + n) of a tensor; with `cut` > 0 in two calls, of which the first has `cut`
+// elements.
+Case DropoutCase(Draw& draw, int64_t n, int64_t first, double drop, bool in_place, int64_t cut = 0);
 
 Case BiasBackwardCase(Draw& draw, int64_t rows, int64_t n, int64_t gap);
 // Forward and backward.

@@ -366,6 +366,8 @@ std::vector<std::string> Differences(const Backend& backend, const Case& c) {
     } else if (!c.is_gemm && result.bytes != first.bytes) {
       complaints.push_back(absl::StrCat(who, ": bits depend on ", backend.setting_name));
     }
+    if (c.exact && result.bytes != naive.bytes)
+      complaints.push_back(who + ": other bits than the plain evaluation");
     size_t output = 0;
     for (const Tensor& t : c.tensors) {
       if (!t.output) continue;
@@ -382,6 +384,21 @@ std::vector<std::string> Differences(const Backend& backend, const Case& c) {
 
 void Check(const Backend& backend, const Case& c) {
   for (const std::string& complaint : Differences(backend, c)) ADD_FAILURE() << complaint;
+}
+
+void CheckSameBits(const Backend& backend, const Case& a, const Case& b) {
+  const Ops& rounding = *SharedOps(backend, backend.settings[0]);
+  for (const int setting : backend.settings) {
+    Complaints complaints;
+    const Result one = RunOnce(backend, setting, a, rounding, complaints);
+    const Result other = RunOnce(backend, setting, b, rounding, complaints);
+    for (size_t i = 0; i < a.tensors.size(); ++i) {
+      if (one.bytes[i] == other.bytes[i]) continue;
+      complaints.push_back(absl::StrCat(backend.name, " ", backend.setting_name, "=", setting, ": ", a.shape,
+                                        " and ", b.shape, " differ in ", a.tensors[i].name));
+    }
+    for (const std::string& complaint : complaints) ADD_FAILURE() << complaint;
+  }
 }
 
 }  // namespace strata::conformance

@@ -107,6 +107,8 @@ struct Case {
   bool is_gemm = false;
   // Compare each element with its own size (elementwise functions), not with the tensor's largest.
   bool elementwise = false;
+  // All backends of a type give the bits of its plain evaluation.
+  bool exact = false;
 };
 
 // Runs the case on the backend with every setting and on the references. Differences in value, bits,
@@ -115,6 +117,10 @@ std::vector<std::string> Differences(const Backend& backend, const Case& c);
 
 // Each difference is a test failure.
 void Check(const Backend& backend, const Case& c);
+
+// `a` and `b`, two ways to compute the same in the same tensors, leave the same bits in all of them under
+// every setting; anything else is a test failure.
+void CheckSameBits(const Backend& backend, const Case& a, const Case& b);
 
 // An Ops of the backend, made once.
 Ops* SharedOps(const Backend& backend, int setting);

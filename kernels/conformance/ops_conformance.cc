@@ -122,6 +122,31 @@ TEST_P(OpsConformanceTest, Norms) {
   Check(backend(), NormBackwardCase(draw, NormKind::kRmsNorm, 2100, 17));
 }
 
+// Wide and ragged rows, and such as stay in a GPU's registers.
+TEST_P(OpsConformanceTest, AddNormHasTheBitsOfAnAdditionAndANorm) {
+  Draw draw(18);
+  for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
+    for (int sum = 0; sum < 3; ++sum) {
+      const int64_t rows = draw.Pick({1, 2, draw.Int(3, backend().emulated ? 5 : 300)});
+      for (const int64_t width : {draw.Pick({1, 67, draw.Int(2, 400)}), draw.Pick({8, 64, 520, 1032})}) {
+        const AddNormCases cases = MakeAddNormCases(draw, kind, rows, width, sum);
+        Check(backend(), cases.fused);
+        CheckSameBits(backend(), cases.fused, cases.separate);
+      }
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, AddNormRefusesAResidualWithoutAPlaceForTheSum) {
+  alignas(64) char memory[64] = {};
+  NormArgs args{.rows = 1, .width = 4, .x = memory, .weight = memory, .y = memory, .rstd = memory};
+  args.residual = memory;
+  EXPECT_EQ(ops().NormForward(nullptr, args).code(), absl::StatusCode::kInvalidArgument);
+  args.residual = nullptr;
+  args.sum = memory;
+  EXPECT_EQ(ops().NormForward(nullptr, args).code(), absl::StatusCode::kInvalidArgument);
+}
+
 // ---- Rope
 
 TEST_P(OpsConformanceTest, Rope) {
@@ -229,6 +254,53 @@ TEST_P(OpsConformanceTest, AddMayWriteOverAnOperand) {
   for (const int64_t n : {int64_t{1}, int64_t{16}, draw.Int(17, 500), draw.Int(40000, 60000)}) {
     for (int out = 0; out < 3; ++out) Check(backend(), AddCase(draw, n, out));
   }
+}
+
+TEST_P(OpsConformanceTest, DropoutHasTheBitsOfItsDefinition) {
+  Draw draw(19);
+  for (const double drop : {0.0, 0.1, 0.75, 1 - 0x1p-40}) {
+    for (const bool in_place : {false, true}) {
+      const int64_t n =
+          draw.Pick({1, 8, draw.Int(2, 100), draw.Int(2000, 2100), backend().emulated ? 300 : 70000});
+      const int64_t first = draw.Pick({0, 4, draw.Int(1, 50), (int64_t{1} << 35) + 3});
+      Check(backend(), DropoutCase(draw, n, first, drop, in_place));
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, DropoutOfPiecesIsThatOfTheWhole) {
+  for (uint64_t i = 0; i < 4; ++i) {
+    Draw draw(20 + i), again(20 + i);
+    const int64_t n = 999 + 37 * i;
+    for (const int64_t cut : {int64_t{1}, int64_t{64}, int64_t{333}, n - 1}) {
+      CheckSameBits(backend(), DropoutCase(draw, n, 3 * i, 0.3, i % 2 == 0),
+                    DropoutCase(again, n, 3 * i, 0.3, i % 2 == 0, cut));
+    }
+  }
+}
+
+TEST_P(OpsConformanceTest, DropoutRefusesWhatCannotBe) {
+  alignas(64) char memory[64] = {};
+  const DropoutArgs good{.n = 4, .drop = 0.5, .x = memory, .out = memory};
+  const auto refused = [&](const DropoutArgs& args) {
+    const absl::Status status = ops().Dropout(nullptr, args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find("dropout n="), absl::string_view::npos) << status;
+  };
+  for (const double drop : {1.0, -0.1, std::nan("")}) {
+    DropoutArgs args = good;
+    args.drop = drop;
+    refused(args);
+  }
+  DropoutArgs args = good;
+  args.n = 0;
+  refused(args);
+  args = good;
+  args.first = -1;
+  refused(args);
+  args = good;
+  args.out = nullptr;
+  refused(args);
 }
 
 // ---- Sums over rows, embedding

@@ -162,6 +162,13 @@ class CpuOps final : public Ops {
     return absl::OkStatus();
   }
 
+  absl::Status Dropout(Stream*, const DropoutArgs& args) override {
+    STRATA_RETURN_IF_ERROR(Validate(args));
+    ParallelRanges(threads_, args.n, kPieceElements,
+                   [&](int64_t begin, int64_t end) { kernels_.dropout(args, begin, end); });
+    return absl::OkStatus();
+  }
+
   absl::Status BiasBackward(Stream*, int64_t rows, int64_t n, const void* dy, int64_t ldy, void* dbias,
                             Workspace workspace) override {
     STRATA_RETURN_IF_ERROR(ValidateBiasBackward(compute_, rows, n, ldy, workspace));

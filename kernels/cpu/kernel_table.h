@@ -22,7 +22,7 @@ struct AttentionScratch {
 struct KernelTable {
   const char* name;
 
-  // Rows [begin, end).
+  // Rows [begin, end), with or without a residual.
   void (*norm_forward)(const NormArgs& args, int64_t begin, int64_t end);
   // Rows [begin, end); the sums over them of dweight and dbias (float [width]) are overwritten.
   void (*norm_backward)(const NormBackwardArgs& args, int64_t begin, int64_t end, float* dweight,
@@ -35,6 +35,8 @@ struct KernelTable {
   void (*swiglu_forward)(int64_t rows, int64_t ffn, const void* x, void* y);
   void (*swiglu_backward)(int64_t rows, int64_t ffn, const void* x, const void* dy, void* dx);
   void (*add)(int64_t n, const void* a, const void* b, void* out);
+  // Elements [begin, end).
+  void (*dropout)(const DropoutArgs& args, int64_t begin, int64_t end);
 
   // out (float [n]) = the sum of `rows` rows, in row order.
   void (*sum_rows)(int64_t rows, int64_t n, const void* x, int64_t ld, float* out);

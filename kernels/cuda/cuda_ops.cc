@@ -80,6 +80,11 @@ class CudaOps final : public Ops {
     return ToStatus("add", gpu::Add(stream, compute_, n, a, b, out));
   }
 
+  absl::Status Dropout(Stream* stream, const DropoutArgs& args) override {
+    STRATA_RETURN_IF_ERROR(Validate(args));
+    return ToStatus("dropout", gpu::Dropout(stream, compute_, args));
+  }
+
   absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void* dy, int64_t ldy, void* dbias,
                             Workspace workspace) override {
     STRATA_RETURN_IF_ERROR(ValidateBiasBackward(compute_, rows, n, ldy, workspace));

@@ -11,30 +11,6 @@ using conformance::Draw;
 
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-TEST(KernelsWithoutOpOnTheGpu, DropoutDrawsByPosition) {
-  Draw draw(301);
-  for (const DType dtype : kTypes) {
-    for (const double drop : {0.0, 0.1, 0.75}) {
-      for (const int64_t n : {int64_t{1}, int64_t{8}, draw.Int(2000, 2100), draw.Int(100000, 300000)}) {
-        EXPECT_EQ(
-            CheckDropout(draw, dtype, n, draw.Pick({0, 4, draw.Int(1, 50), (int64_t{1} << 35) + 3}), drop),
-            "");
-      }
-    }
-  }
-}
-
-TEST(KernelsWithoutOpOnTheGpu, AddNormIsAddThenNorm) {
-  Draw draw(302);
-  for (const DType dtype : kTypes) {
-    for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
-      for (const int64_t width : {1, 8, 64, 67, 333, 1032, 4096, 8192}) {
-        EXPECT_EQ(CheckAddNorm(draw, dtype, kind, draw.Int(1, 300), width, draw.Bool()), "");
-      }
-    }
-  }
-}
-
 TEST(KernelsWithoutOpOnTheGpu, EightBitStatesHaveTheReferencesBits) {
   Draw draw(303);
   for (const DType dtype : kTypes) {

@@ -7,12 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/float16.h"
-#include "common/random.h"
 #include "kernels/attention/ref.h"
 #include "kernels/cuda/cuda_state_ops.h"
 #include "kernels/cuda/device_array.h"
-#include "kernels/elementwise/launch.h"
-#include "kernels/norm/launch.h"
 #include "kernels/optimizer/adamw8.h"
 #include "kernels/optimizer/code8.h"
 #include "kernels/optimizer/cpu_state_ops.h"
@@ -61,72 +58,6 @@ std::vector<char> Random(Draw& draw, DType dtype, int64_t n) {
 }
 
 }  // namespace
-
-std::string CheckDropout(Draw& draw, DType dtype, int64_t n, int64_t first, double drop) {
-  const std::string what =
-      absl::StrCat("dropout ", Name(dtype), " n=", n, " first=", first, " drop=", drop, ": ");
-  const std::vector<char> x = Random(draw, dtype, n);
-  const gpu::DropoutDraw key = {0x123456789abcdef0u, 77, 5, first, drop};
-  // Two pieces, cut anywhere, the second one unaligned.
-  const int64_t cut = draw.Int(0, n - 1), size = SizeOf(dtype);
-  DeviceArray<char> in("x", x, RangeKind::kInput), out("out", n * size, RangeKind::kOutput);
-  kx::LaunchStatus status;
-  if (cut > 0) status = gpu::Dropout(nullptr, dtype, key, cut, in.data(), out.data());
-  gpu::DropoutDraw second = key;
-  second.first += cut;
-  if (status.ok()) {
-    status = gpu::Dropout(nullptr, dtype, second, n - cut, in.data() + cut * size, out.data() + cut * size);
-  }
-  if (!status.ok()) return what + status.message;
-  const uint64_t keep_below = static_cast<uint64_t>(std::llround((1 - drop) * 0x1p32));
-  std::vector<float> want(n);
-  for (int64_t i = 0; i < n; ++i) {
-    const uint64_t position = first + i;
-    const auto words = Philox4x32(
-        {static_cast<uint32_t>(position / 4), static_cast<uint32_t>(position >> 34), key.tensor, key.step},
-        {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
-    if (words[position % 4] < keep_below) want[i] = ValueAt(dtype, x, i) * static_cast<float>(1 / (1 - drop));
-  }
-  return out.Values() == Elements(dtype, want) ? "" : what + "other bits than the definition";
-}
-
-std::string CheckAddNorm(Draw& draw, DType dtype, NormKind kind, int64_t rows, int64_t width, bool in_place) {
-  const bool layer_norm = kind == NormKind::kLayerNorm;
-  const std::string what = absl::StrCat("add and ", layer_norm ? "layer" : "rms", " norm ", Name(dtype),
-                                        " rows=", rows, " width=", width, " in_place=", in_place, ": ");
-  const int64_t bytes = rows * width * SizeOf(dtype);
-  const std::vector<char> x_values = Random(draw, dtype, rows * width),
-                          residual_values = Random(draw, dtype, rows * width);
-  DeviceArray<char> x("x", x_values, RangeKind::kInput),
-      residual("residual", residual_values, in_place ? RangeKind::kInOut : RangeKind::kInput),
-      weight("weight", Random(draw, dtype, width), RangeKind::kInput),
-      bias("bias", Random(draw, dtype, width), RangeKind::kInput),
-      other_sum("sum", bytes, RangeKind::kOutput), y("y", bytes, RangeKind::kOutput),
-      want_sum("want sum", bytes, RangeKind::kOutput), want_y("want y", bytes, RangeKind::kOutput);
-  DeviceArray<float> mean("mean", rows, RangeKind::kOutput), rstd("rstd", rows, RangeKind::kOutput),
-      want_mean("want mean", rows, RangeKind::kOutput), want_rstd("want rstd", rows, RangeKind::kOutput);
-  DeviceArray<char>& sum = in_place ? residual : other_sum;
-
-  NormArgs args = {.kind = kind, .rows = rows, .width = width, .eps = 1e-5, .weight = weight.data()};
-  args.bias = layer_norm ? bias.data() : nullptr;
-  args.x = want_sum.data();
-  args.y = want_y.data();
-  args.mean = layer_norm ? want_mean.data() : nullptr;
-  args.rstd = want_rstd.data();
-  kx::LaunchStatus status =
-      gpu::Add(nullptr, dtype, rows * width, x.data(), residual.data(), want_sum.data());
-  if (status.ok()) status = gpu::NormForward(nullptr, dtype, args);
-  args.x = x.data();
-  args.y = y.data();
-  args.mean = layer_norm ? mean.data() : nullptr;
-  args.rstd = rstd.data();
-  if (status.ok()) status = gpu::AddNormForward(nullptr, dtype, args, residual.data(), sum.data());
-  if (!status.ok()) return what + status.message;
-  if (sum.Values() != want_sum.Values()) return what + "other sums than Add's";
-  if (y.Values() != want_y.Values() || rstd.Values() != want_rstd.Values()) return what + "another norm";
-  if (layer_norm && mean.Values() != want_mean.Values()) return what + "other means";
-  return "";
-}
 
 std::string CheckStates(Draw& draw, int64_t n) {
   std::vector<float> grad(n), master(n), m(n), v(n);

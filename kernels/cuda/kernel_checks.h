@@ -10,18 +10,8 @@
 #include "kernels/attention/launch.h"
 #include "kernels/conformance/harness.h"
 #include "kernels/dtype.h"
-#include "kernels/op_args.h"
 
 namespace strata {
-
-// Dropout of n elements that start at position `first` of their tensor keeps and scales what common/random.h
-// says; the same elements drawn as two pieces are the same.
-std::string CheckDropout(conformance::Draw& draw, DType dtype, int64_t n, int64_t first, double drop);
-
-// The sum with the residual and the norm of it have the bits of Ops::Add and Ops::NormForward; `in_place`:
-// the sum is written over the residual.
-std::string CheckAddNorm(conformance::Draw& draw, DType dtype, NormKind kind, int64_t rows, int64_t width,
-                         bool in_place);
 
 // AdamW and the sum of squares have the CPU's bits.
 std::string CheckStates(conformance::Draw& draw, int64_t n);

@@ -57,10 +57,7 @@ KX_DEVICE PhiloxBlock Philox4x32(PhiloxBlock counter, uint32_t key0, uint32_t ke
   return counter;
 }
 
-// out = x / keep probability where the element is kept, else 0. Whether element i is kept is word i % 4 of
-// the Philox block {i / 4, tensor, step} under the seed: a function of these four alone, so that the backward
-// pass, a recomputed forward pass and any split of the tensor draw the same. `first` is the position of
-// element 0 in the tensor. Kept when the word is below `threshold`.
+// Ops::Dropout (DropoutArgs): a block of four words is drawn once for the elements of a thread that share it.
 template <class T>
 struct DropoutBody {
   static constexpr int kWidth = kWide<T>;

@@ -40,14 +40,13 @@ LaunchStatus ParameterGradients(kx::Stream stream, const NormBackwardArgs& args,
 
 }  // namespace
 
-LaunchStatus AddNormForward(kx::Stream stream, DType dtype, const NormArgs& args, const void* residual,
-                            void* sum) {
+LaunchStatus NormForward(kx::Stream stream, DType dtype, const NormArgs& args) {
   return WithElementType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     NormForwardParams<T> p = {};
     p.x = static_cast<const T*>(args.x);
-    p.residual = static_cast<const T*>(residual);
-    p.sum = static_cast<T*>(sum);
+    p.residual = static_cast<const T*>(args.residual);
+    p.sum = static_cast<T*>(args.sum);
     p.weight = static_cast<const T*>(args.weight);
     p.bias = static_cast<const T*>(args.bias);
     p.y = static_cast<T*>(args.y);
@@ -56,16 +55,13 @@ LaunchStatus AddNormForward(kx::Stream stream, DType dtype, const NormArgs& args
     p.width = args.width;
     p.eps = static_cast<float>(args.eps);
     p.layer_norm = args.kind == NormKind::kLayerNorm;
-    if (RowIsWide<T>(args.width) && Aligned({args.x, residual, sum, args.weight, args.bias, args.y})) {
+    if (RowIsWide<T>(args.width) &&
+        Aligned({args.x, args.residual, args.sum, args.weight, args.bias, args.y})) {
       return Launch(RowConfig(args.rows, RowThreads(args.width / kWide<T>), stream),
                     NormForwardKernel<T, true>, p);
     }
     return Launch(RowConfig(args.rows, RowThreads(args.width), stream), NormForwardKernel<T, false>, p);
   });
-}
-
-LaunchStatus NormForward(kx::Stream stream, DType dtype, const NormArgs& args) {
-  return AddNormForward(stream, dtype, args, nullptr, nullptr);
 }
 
 LaunchStatus NormBackward(kx::Stream stream, DType dtype, const NormBackwardArgs& args) {

@@ -12,10 +12,6 @@ namespace strata::gpu {
 
 // `dtype` is T: kF32, kBF16 or kF16.
 kx::LaunchStatus NormForward(kx::Stream stream, DType dtype, const NormArgs& args);
-// sum = x + residual, rounded to T, and the norm of sum: the bits of Ops::Add followed by NormForward, in one
-// pass. sum: T [rows, width]; it may be x or residual.
-kx::LaunchStatus AddNormForward(kx::Stream stream, DType dtype, const NormArgs& args, const void* residual,
-                                void* sum);
 kx::LaunchStatus NormBackward(kx::Stream stream, DType dtype, const NormBackwardArgs& args);
 
 }  // namespace strata::gpu

@@ -1,6 +1,7 @@
 #include "kernels/reference/reference_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,7 @@
 #include "common/bfloat16.h"
 #include "common/check.h"
 #include "common/float16.h"
+#include "common/random.h"
 #include "common/status.h"
 #include "kernels/validate.h"
 
@@ -79,6 +81,13 @@ class ReferenceOps final : public Ops {
 
   absl::Status NormForward(Stream*, const NormArgs& a) override {
     STRATA_RETURN_IF_ERROR(Validate(compute_dtype(), a));
+    if (a.residual) {
+      STRATA_RETURN_IF_ERROR(Add(nullptr, a.rows * a.width, a.x, a.residual, a.sum));
+      NormArgs of_sum = a;
+      of_sum.x = a.sum;
+      of_sum.residual = of_sum.sum = nullptr;
+      return NormForward(nullptr, of_sum);
+    }
     const bool layer_norm = a.kind == NormKind::kLayerNorm;
     for (int64_t r = 0; r < a.rows; ++r) {
       const int64_t row = r * a.width;
@@ -282,6 +291,19 @@ class ReferenceOps final : public Ops {
   absl::Status Add(Stream*, int64_t n, const void* a, const void* b, void* out) override {
     STRATA_RETURN_IF_ERROR(ValidatePositive("add", {n}));
     for (int64_t i = 0; i < n; ++i) Put(out, i, Get(a, i) + Get(b, i));
+    return absl::OkStatus();
+  }
+
+  absl::Status Dropout(Stream*, const DropoutArgs& a) override {
+    STRATA_RETURN_IF_ERROR(Validate(a));
+    const std::array<uint32_t, 2> key = {static_cast<uint32_t>(a.seed), static_cast<uint32_t>(a.seed >> 32)};
+    for (int64_t i = 0; i < a.n; ++i) {
+      const uint64_t position = static_cast<uint64_t>(a.first + i), block = position / 4;
+      const auto words = Philox4x32(
+          {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), a.tensor, a.step}, key);
+      const bool kept = words[position % 4] < a.keep_below();
+      Put(a.out, i, kept ? Get(a.x, i) * static_cast<Acc>(a.scale()) : Acc{0});
+    }
     return absl::OkStatus();
   }
 

@@ -208,6 +208,42 @@ TEST_F(ReferenceOpsTest, EmbeddingAndBiasBackwardSumRows) {
   EXPECT_EQ(dbias, (Vector{90, 134}));
 }
 
+// The definition, by its own words; that as many are dropped as should be; and that steps and tensors draw
+// anew.
+TEST_F(ReferenceOpsTest, DropoutKeepsByThePhiloxWordOfThePosition) {
+  constexpr int64_t kN = 1 << 16;
+  const Vector ones(kN, 1.0);
+  DropoutArgs args{
+      .n = kN, .seed = 0x0123456789abcdefu, .step = 7, .tensor = 3, .first = 5, .x = ones.data()};
+  const auto draw = [&](double drop, uint32_t step, uint32_t tensor) {
+    Vector out(kN);
+    args.drop = drop;
+    args.step = step;
+    args.tensor = tensor;
+    args.out = out.data();
+    EXPECT_TRUE(ops_->Dropout(nullptr, args).ok());
+    return out;
+  };
+  for (const double drop : {0.1, 0.5}) {
+    const Vector out = draw(drop, 7, 3);
+    int64_t dropped = 0;
+    for (int64_t i = 0; i < kN; ++i) {
+      const uint32_t position = static_cast<uint32_t>(5 + i);
+      const uint32_t word = Philox4x32({position / 4, 0, 3, 7}, {0x89abcdefu, 0x01234567u})[position % 4];
+      ASSERT_EQ(out[i], word < (1 - drop) * 0x1p32 ? 1 / (1 - drop) : 0) << i;
+      dropped += out[i] == 0;
+    }
+    // Five standard deviations.
+    EXPECT_NEAR(static_cast<double>(dropped) / kN, drop, 5 * std::sqrt(drop * (1 - drop) / kN));
+  }
+  const Vector half = draw(0.5, 7, 3);
+  for (const Vector& other : {draw(0.5, 8, 3), draw(0.5, 7, 4)}) {
+    int64_t same = 0;
+    for (int64_t i = 0; i < kN; ++i) same += other[i] == half[i];
+    EXPECT_NEAR(static_cast<double>(same) / kN, 0.5, 5 * 0.5 / std::sqrt(kN));
+  }
+}
+
 TEST_F(ReferenceOpsTest, BadShapesAreRefusedByName) {
   const double one = 1;
   double c = 0;

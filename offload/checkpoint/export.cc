@@ -81,6 +81,16 @@ class ConfigKeys {
     return value->get<double>();
   }
 
+  double Probability(const char* key, double fallback) {
+    const json* value = Get(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !(value->get<double>() >= 0 && value->get<double>() < 1)) {
+      Refuse(absl::StrCat("\"", key, "\" is ", value->dump(), ", not a probability from 0 to below 1"));
+      return fallback;
+    }
+    return value->get<double>();
+  }
+
   bool Flag(const char* key, bool fallback) {
     const json* value = Get(key);
     if (value == nullptr) return fallback;
@@ -139,6 +149,9 @@ ModelConfig ParseGpt2(ConfigKeys& keys) {
   }
   config.norm_eps = keys.Positive("layer_norm_epsilon", 1e-5);
   config.tied_head = keys.Flag("tie_word_embeddings", true);
+  config.dropout = {.embedding = keys.Probability("embd_pdrop", 0.1),
+                    .residual = keys.Probability("resid_pdrop", 0.1),
+                    .attention = keys.Probability("attn_pdrop", 0.1)};
   keys.RequireFlag("scale_attn_weights", true);
   keys.RequireFlag("scale_attn_by_inverse_layer_idx", false);
   keys.RequireFlag("add_cross_attention", false);
@@ -188,6 +201,7 @@ ModelConfig ParseLlama(ConfigKeys& keys) {
   config.norm_eps = keys.Positive("rms_norm_eps", 1e-6);
   config.rope_theta = ParseRope(keys);
   config.tied_head = keys.Flag("tie_word_embeddings", false);
+  config.dropout.attention = keys.Probability("attention_dropout", 0);
   keys.RequireFlag("attention_bias", false);
   keys.RequireFlag("mlp_bias", false);
   return config;
@@ -348,7 +362,10 @@ std::string ModelConfigToJson(const ModelConfig& config) {
               {"activation", std::string(ActivationName(config.activation))},
               {"norm_eps", config.norm_eps},
               {"rope_theta", config.rope_theta},
-              {"tied_head", config.tied_head}}
+              {"tied_head", config.tied_head},
+              {"embedding_dropout", config.dropout.embedding},
+              {"residual_dropout", config.dropout.residual},
+              {"attention_dropout", config.dropout.attention}}
       .dump();
 }
 
@@ -383,6 +400,18 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(absl::string_view text) {
   STRATA_ASSIGN_OR_RETURN(const json* tied, JsonMember(root, "tied_head"));
   if (!tied->is_boolean()) return absl::DataLossError("\"tied_head\" is not true or false");
   config.tied_head = tied->get<bool>();
+  const struct {
+    const char* key;
+    double* value;
+  } dropouts[] = {{"embedding_dropout", &config.dropout.embedding},
+                  {"residual_dropout", &config.dropout.residual},
+                  {"attention_dropout", &config.dropout.attention}};
+  for (const auto& dropout : dropouts) {
+    // Checkpoints of versions without dropout do not say.
+    if (root.contains(dropout.key)) {
+      STRATA_ASSIGN_OR_RETURN(*dropout.value, JsonDouble(root, dropout.key));
+    }
+  }
   return config;
 }
 
@@ -424,9 +453,9 @@ absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredT
                  {"n_ctx", config.max_seq},
                  {"activation_function", config.activation == Activation::kGeluTanh ? "gelu_new" : "gelu"},
                  {"layer_norm_epsilon", config.norm_eps},
-                 {"attn_pdrop", 0.0},
-                 {"embd_pdrop", 0.0},
-                 {"resid_pdrop", 0.0}});
+                 {"attn_pdrop", config.dropout.attention},
+                 {"embd_pdrop", config.dropout.embedding},
+                 {"resid_pdrop", config.dropout.residual}});
   } else {
     root.update({{"model_type", "llama"},
                  {"architectures", {"LlamaForCausalLM"}},
@@ -442,7 +471,7 @@ absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredT
                  {"rope_theta", config.rope_theta},
                  {"attention_bias", false},
                  {"mlp_bias", false},
-                 {"attention_dropout", 0.0}});
+                 {"attention_dropout", config.dropout.attention}});
   }
   return root.dump(1) + "\n";
 }

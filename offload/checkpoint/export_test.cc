@@ -138,11 +138,21 @@ class ExportTest : public ::testing::Test {
 };
 
 TEST(ModelConfigJson, SurvivesTheRoundTrip) {
-  for (const ModelConfig& config : {Llama(), Gpt2()}) {
+  ModelConfig dropping = Gpt2();
+  dropping.dropout = {.embedding = 0.1, .residual = 0.25};
+  for (const ModelConfig& config : {Llama(), Gpt2(), dropping}) {
     const auto parsed = ModelConfigFromJson(ModelConfigToJson(config));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(*parsed, config);
   }
+  // A checkpoint of a version without dropout.
+  auto older = nlohmann::json::parse(ModelConfigToJson(Gpt2()));
+  for (const char* key : {"embedding_dropout", "residual_dropout", "attention_dropout"}) older.erase(key);
+  const auto parsed = ModelConfigFromJson(older.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, Gpt2());
+  older["residual_dropout"] = "none";
+  EXPECT_TRUE(absl::IsDataLoss(ModelConfigFromJson(older.dump()).status()));
   EXPECT_TRUE(absl::IsDataLoss(ModelConfigFromJson("{}").status()));
   EXPECT_TRUE(absl::IsDataLoss(ModelConfigFromJson("[]").status()));
 }
@@ -152,7 +162,9 @@ TEST(HuggingFaceConfigTest, SurvivesTheRoundTrip) {
   tanh.activation = Activation::kGeluTanh;
   ModelConfig tied = Llama();
   tied.tied_head = true;
-  for (const ModelConfig& config : {Llama(), Gpt2(), tanh, tied}) {
+  ModelConfig dropping = Gpt2();
+  dropping.dropout = {.embedding = 0.1, .residual = 0.25};
+  for (const ModelConfig& config : {Llama(), Gpt2(), tanh, tied, dropping}) {
     const auto text = HuggingFaceConfig(config, StoredType::kBF16);
     ASSERT_TRUE(text.ok());
     auto parsed = ParseHuggingFaceConfig(*text);
@@ -181,6 +193,8 @@ TEST(HuggingFaceConfigTest, DefaultsAreThoseOfTransformers) {
   EXPECT_EQ(gpt2->ffn, 32);
   EXPECT_TRUE(gpt2->tied_head);
   EXPECT_EQ(gpt2->activation, Activation::kGeluTanh);
+  EXPECT_EQ(gpt2->dropout, (DropoutConfig{.embedding = 0.1, .residual = 0.1, .attention = 0.1}));
+  EXPECT_EQ(llama->dropout, DropoutConfig{});
 }
 
 TEST(HuggingFaceConfigTest, RefusesWhatWouldChangeTheNumbers) {
@@ -209,6 +223,10 @@ TEST(HuggingFaceConfigTest, RefusesWhatWouldChangeTheNumbers) {
       {gpt2, "n_layer", int64_t{1} << 40},
       {gpt2, "scale_attn_by_inverse_layer_idx", true},
       {gpt2, "scale_attn_weights", false},
+      {gpt2, "resid_pdrop", 1.0},
+      {gpt2, "embd_pdrop", -0.1},
+      {gpt2, "attn_pdrop", "none"},
+      {llama, "attention_dropout", true},
   };
   for (const auto& c : cases) {
     nlohmann::json changed = c.base;

@@ -99,6 +99,9 @@ class HostOps : public Ops {
   absl::Status Add(Stream* stream, int64_t n, const void* a, const void* b, void* out) override {
     return Enqueue(stream, [=, this] { return inner_->Add(nullptr, n, a, b, out); });
   }
+  absl::Status Dropout(Stream* stream, const DropoutArgs& args) override {
+    return Enqueue(stream, [this, args] { return inner_->Dropout(nullptr, args); });
+  }
   absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void* dy, int64_t ldy, void* dbias,
                             Workspace workspace) override {
     return Enqueue(stream,

@@ -4,12 +4,20 @@
 #define OFFLOAD_EXEC_BLOCK_COMPUTE_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
 #include "kernels/ops.h"
 
 namespace strata {
+
+// Whose random numbers a call of a training step draws (dropout). FORWARD, the same again and BACKWARD of a
+// micro-batch have the same, and no two micro-batches of a run do.
+struct DrawKey {
+  int64_t step = 0;       // iterations before it, skipped ones included
+  int64_t first_row = 0;  // of the micro-batch in the step's global batch: rows [first_row, first_row + rows)
+};
 
 // All pointers are device pointers (loss: host). Which are set depends on the call.
 struct BlockArgs {
@@ -27,6 +35,8 @@ struct BlockArgs {
   Workspace workspace;
   double* loss = nullptr;     // double[2]: += {sum of token losses, unmasked tokens}
   double gradient_scale = 1;  // Loss: loss scale / tokens of the whole optimizer step
+  std::optional<DrawKey>
+      draw;  // Forward, Backward: absent in evaluation and generation, where nothing is dropped
 };
 
 class BlockCompute {

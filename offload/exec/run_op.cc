@@ -188,6 +188,7 @@ absl::Status Executor::RunCompute(LaneState& lane, const Op& op, int64_t step, S
   }
   args.params = params;
   args.grads = grads;
+  if (plan_.kind == PlanKind::kTrain) args.draw = {.step = step, .first_row = op.micro_batch * rows};
   switch (op.kind) {
     case OpKind::kForward:
     case OpKind::kRecompute:

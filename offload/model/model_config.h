@@ -10,6 +10,17 @@ namespace strata {
 enum class Architecture : uint8_t { kGpt2, kLlama };
 enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu };
 
+// Probabilities with which training makes elements zero, 0 <= p < 1 (Srivastava et al. 2014; "inverted": what
+// is kept is divided by 1 - p). Of GPT-2 only, in the places of Hugging Face's embd_pdrop, resid_pdrop,
+// attn_pdrop.
+struct DropoutConfig {
+  double embedding = 0;
+  double residual = 0;
+  double attention = 0;  // no layout exists for any but 0
+
+  bool operator==(const DropoutConfig&) const = default;
+};
+
 struct ModelConfig {
   Architecture architecture = Architecture::kLlama;
   int64_t layers = 0;
@@ -24,6 +35,7 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   double rope_theta = 10000;
   bool tied_head = false;
+  DropoutConfig dropout;
 
   bool operator==(const ModelConfig&) const = default;
 };

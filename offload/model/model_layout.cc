@@ -32,6 +32,26 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t max) {
   return Bad(field, absl::StrCat(value, " is outside 1..", max));
 }
 
+absl::Status CheckDropout(const ModelConfig& c) {
+  for (const auto& [field, value] : {std::pair("dropout.embedding", c.dropout.embedding),
+                                     std::pair("dropout.residual", c.dropout.residual),
+                                     std::pair("dropout.attention", c.dropout.attention)}) {
+    if (!(value >= 0 && value < 1)) {
+      return Bad(field, absl::StrCat(value, " is no probability from 0 to below 1"));
+    }
+    if (value > 0 && c.architecture != Architecture::kGpt2) {
+      return Bad(field, absl::StrCat(value, ": a Llama model has no dropout; set model.", field, " to 0"));
+    }
+  }
+  if (c.dropout.attention > 0) {
+    return Bad("dropout.attention",
+               absl::StrCat(c.dropout.attention,
+                            ": attention's probabilities are never in memory, so none are dropped; set "
+                            "model.dropout.attention to 0 to train without"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckConfig(const ModelConfig& c) {
   STRATA_RETURN_IF_ERROR(CheckRange("layers", c.layers, kMaxLayers));
   STRATA_RETURN_IF_ERROR(CheckRange("hidden", c.hidden, kMaxWidth));
@@ -47,6 +67,7 @@ absl::Status CheckConfig(const ModelConfig& c) {
   if (!(c.norm_eps > 0) || !std::isfinite(c.norm_eps)) {
     return Bad("norm_eps", absl::StrCat(c.norm_eps, " is not a positive number"));
   }
+  STRATA_RETURN_IF_ERROR(CheckDropout(c));
   switch (c.architecture) {
     case Architecture::kGpt2:
       if (c.heads * c.head_dim != c.hidden) {
@@ -194,17 +215,20 @@ void CountTransformerFlops(const ModelConfig& c, double rows, double seq, Block*
   block->backward_flops = 2 * projections + block->backward_attention_flops;
 }
 
-// Reads and writes of elements. Forward: two norms (2 each), two residual sums (3 each), the rotation of
-// queries and keys (2), the activation. Backward: the norms and the activation again, their gradients, the
-// rotation back.
+// Reads and writes of elements. Forward: a norm (2), a residual sum with the norm of it (4), another sum (3),
+// the rotation of queries and keys (2), the activation. Backward: the norms and the activation again, their
+// gradients, the rotation back. Dropout, of what attention and MLP add and of its gradient: 2 each.
 void CountTransformerBytes(const ModelConfig& c, double rows, double element, Block* block) {
   const double hidden = static_cast<double>(c.hidden);
   const double ffn = static_cast<double>(c.ffn);
   const bool gated = c.activation == Activation::kSwiglu;
   const double rotated =
       c.architecture == Architecture::kLlama ? static_cast<double>((c.heads + c.kv_heads) * c.head_dim) : 0;
-  block->forward_touched_bytes = rows * element * (10 * hidden + 2 * rotated + (gated ? 3 : 2) * ffn);
-  block->backward_touched_bytes = rows * element * (12 * hidden + 2 * rotated + (gated ? 8 : 5) * ffn);
+  const double dropout = c.dropout.residual > 0 ? 4 * hidden : 0;
+  block->forward_touched_bytes =
+      rows * element * (9 * hidden + dropout + 2 * rotated + (gated ? 3 : 2) * ffn);
+  block->backward_touched_bytes =
+      rows * element * (12 * hidden + dropout + 2 * rotated + (gated ? 8 : 5) * ffn);
 }
 
 std::vector<Block> MakeBlocks(const ModelLayout& layout) {
@@ -220,10 +244,14 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   for (int unit = 0; unit < first_layer; ++unit) embedding.units.push_back(unit);
   const double hidden = static_cast<double>(c.hidden);
   const double vocab = static_cast<double>(c.vocab);
-  embedding.forward_touched_bytes = 2 * rows * hidden * static_cast<double>(SizeOf(type));
+  const double element = static_cast<double>(SizeOf(type));
+  // Dropout's gradient has a place of its own: what came from above is only read.
+  if (c.dropout.embedding > 0) embedding.backward_workspace_bytes = layout.activation_bytes;
+  const double dropout = c.dropout.embedding > 0 ? 2 * rows * hidden * element : 0;
+  embedding.forward_touched_bytes = 2 * rows * hidden * element + dropout;
   // The whole gradient is written; rows that occur are added to it.
   embedding.backward_touched_bytes =
-      hidden * static_cast<double>(SizeOf(layout.acc_dtype())) * (vocab + 2 * rows);
+      hidden * static_cast<double>(SizeOf(layout.acc_dtype())) * (vocab + 2 * rows) + dropout;
   blocks.push_back(std::move(embedding));
 
   Block layer;
@@ -235,7 +263,6 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
       MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
   layer.backward_workspace_bytes =
       MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
-  const double element = static_cast<double>(SizeOf(type));
   CountTransformerFlops(c, rows, static_cast<double>(layout.seq), &layer);
   CountTransformerBytes(c, rows, element, &layer);
   for (int i = 0; i < c.layers; ++i) {

@@ -179,6 +179,37 @@ TEST(ModelLayout, BuffersAreAlignedAndInsideTheirArea) {
   }
 }
 
+// Masks are drawn again, and masked gradients pass through places that nothing else needs yet.
+TEST(ModelLayout, DropoutNeedsNoMemory) {
+  ModelConfig config = Gpt2();
+  const auto plain = BuildModelLayout(config, DType::kBF16, 4, 256);
+  config.dropout = {.embedding = 0.1, .residual = 0.1};
+  const auto dropping = BuildModelLayout(config, DType::kBF16, 4, 256);
+  ASSERT_TRUE(plain.ok() && dropping.ok());
+  const auto most = [](const ModelLayout& layout) {
+    int64_t bytes = 0;
+    for (const Block& block : layout.blocks) {
+      if (block.kind != BlockKind::kHead) bytes = std::max(bytes, block.backward_workspace_bytes);
+    }
+    return bytes;
+  };
+  EXPECT_EQ(most(*dropping), most(*plain));
+  for (size_t i = 0; i < plain->blocks.size(); ++i) {
+    EXPECT_EQ(dropping->blocks[i].saved_bytes, plain->blocks[i].saved_bytes);
+    EXPECT_EQ(dropping->blocks[i].saved_rest_bytes, plain->blocks[i].saved_rest_bytes);
+    EXPECT_EQ(dropping->blocks[i].forward_workspace_bytes, plain->blocks[i].forward_workspace_bytes);
+  }
+  const auto work = MakeTransformerBackwardWorkspace(config, DType::kBF16, 4, 256);
+  const auto apart = [](const BufferRange& a, const BufferRange& b) {
+    return a.offset + a.bytes <= b.offset || b.offset + b.bytes <= a.offset;
+  };
+  const int64_t bytes = 4 * 256 * config.hidden * SizeOf(DType::kBF16);
+  EXPECT_EQ(work.mlp_branch_grad.bytes, bytes);
+  EXPECT_EQ(work.attn_branch_grad.bytes, bytes);
+  EXPECT_TRUE(apart(work.mlp_branch_grad, work.activated));
+  EXPECT_TRUE(apart(work.attn_branch_grad, work.attention_grad));
+}
+
 TEST(ModelLayout, RefusesImpossibleConfigurationsNamingTheField) {
   const auto error = [](ModelConfig config, int64_t micro_batch = 1, int64_t seq = 8) {
     const auto layout = BuildModelLayout(config, DType::kF32, micro_batch, seq);
@@ -225,6 +256,18 @@ TEST(ModelLayout, RefusesImpossibleConfigurationsNamingTheField) {
   EXPECT_EQ(error(Llama(), 1, 257), "seq");
   EXPECT_EQ(error(Llama(), 0, 8), "micro_batch");
   EXPECT_EQ(error(Llama(), INT64_MAX, 8), "micro_batch");
+  c = Gpt2();
+  c.dropout.embedding = 1;
+  EXPECT_EQ(error(c), "dropout.embedding");
+  c = Gpt2();
+  c.dropout.residual = -0.1;
+  EXPECT_EQ(error(c), "dropout.residual");
+  c = Gpt2();
+  c.dropout.attention = 0.1;
+  EXPECT_EQ(error(c), "dropout.attention");
+  c = Llama();
+  c.dropout.residual = 0.1;
+  EXPECT_EQ(error(c), "dropout.residual");
   c = Llama();
   c.layers = 1 << 14;
   c.hidden = 1 << 20;

@@ -180,12 +180,16 @@ TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig&
     work.ffn_grad = work.activated;
     work.mlp_normed = area.Take(s.Matrix(s.hidden));
     work.mlp_normed_grad = area.Take(s.Matrix(s.hidden));
+    work.mlp_branch_grad = work.mlp_normed_grad;
   }
   const int64_t mlp_end = area.end();
 
   // Attention. Its output's gradient is dead when the norm's buffers come.
   area.set_end(shared);
   work.qkv_grad = area.Take(s.Matrix(s.qkv));
+  if (config.activation != Activation::kSwiglu) {
+    work.attn_branch_grad = {work.qkv_grad.offset, s.Matrix(s.hidden)};
+  }
   const int64_t reused = area.end();
   work.attention_grad = area.Take(s.Matrix(s.q));
   const int64_t attention_grad_end = area.end();

@@ -97,7 +97,10 @@ struct TransformerBackwardWorkspace {
   BufferRange attention_grad;                 // T [rows, heads * head_dim]
   BufferRange qkv_grad;                       // T as TransformerSaved::qkv
   BufferRange attn_normed, attn_normed_grad;  // T [rows, hidden]
-  BufferRange mean, rstd;                     // acc [rows]
+  // Residual dropout (GELU models only): the gradient of what MLP and attention add, T [rows, hidden], in
+  // places that nothing else needs yet.
+  BufferRange mlp_branch_grad, attn_branch_grad;
+  BufferRange mean, rstd;  // acc [rows]
   BufferRange op;
   int64_t bytes = 0;
 };

@@ -163,12 +163,19 @@ void AddBlocks(const PlanChoice& choice, const ModelLayout& layout, v1::JobPlan*
 }  // namespace
 
 absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
+  const v1::DropoutSpec& dropout = spec.model().dropout();
+  const auto with_dropout = [&](ModelConfig config) {
+    if (dropout.has_embedding()) config.dropout.embedding = dropout.embedding();
+    if (dropout.has_residual()) config.dropout.residual = dropout.residual();
+    if (dropout.has_attention()) config.dropout.attention = dropout.attention();
+    return config;
+  };
   if (spec.model().has_from()) {
     const std::string path = spec.model().from() + "/config.json";
     STRATA_ASSIGN_OR_RETURN(const std::string json, ReadFile(path, kConfigLimitBytes), "model.from");
-    auto config = ParseHuggingFaceConfig(json);
+    const auto config = ParseHuggingFaceConfig(json);
     if (!config.ok()) return Annotate(config.status(), absl::StrCat("model.from: ", path));
-    return config;
+    return with_dropout(*config);
   }
   const v1::ModelConfig& from = spec.model().config();
   ModelConfig config;
@@ -191,7 +198,7 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
   config.norm_eps = from.norm_eps();
   config.rope_theta = from.rope_theta();
   config.tied_head = from.tied_head();
-  return config;
+  return with_dropout(config);
 }
 
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {

@@ -1,9 +1,13 @@
 #include "proto/job_spec/plan_job.h"
 
+#include <fcntl.h>
+
 #include <cstdio>
 #include <set>
 #include <string>
 
+#include "common/fd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/job_spec/validate.h"
 #include "proto/job_spec/yaml.h"
@@ -76,6 +80,35 @@ TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {
   EXPECT_GT(plan.placement(1).nvme_bytes(), 0);
   // The whole is a function of the request.
   EXPECT_EQ(Plan(Example(), limits).SerializeAsString(), plan.SerializeAsString());
+}
+
+// The folder's config.json speaks where the job does not; attention's dropout has to be given up by name.
+TEST(PlanJobTest, DropoutIsTheJobsElseTheFolders) {
+  const std::string folder = testing::TempDir() + "/gpt2";
+  ASSERT_TRUE(MakeDirectories(folder).ok());
+  const std::string text =
+      R"({"model_type":"gpt2","n_layer":1,"n_embd":8,"n_head":2,"vocab_size":256,"n_positions":16,)"
+      R"("embd_pdrop":0.3,"resid_pdrop":0.2,"attn_pdrop":0.1})";
+  const auto fd = OpenFile(folder + "/config.json", O_WRONLY | O_CREAT | O_TRUNC);
+  ASSERT_TRUE(fd.ok() && WriteAll(*fd, text, folder).ok());
+  v1::JobSpec spec;
+  spec.mutable_model()->set_from(folder);
+  spec.mutable_data()->set_seq_len(16);
+  spec.mutable_training()->set_global_batch(1);
+  ApplyDefaults(spec);
+  const absl::Status refused = ModelLayoutOf(spec).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("set model.dropout.attention to 0"))
+      << refused;
+  spec.mutable_model()->mutable_dropout()->set_attention(0);
+  auto layout = ModelLayoutOf(spec);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->config.dropout, (DropoutConfig{.embedding = 0.3, .residual = 0.2}));
+  spec.mutable_model()->mutable_dropout()->set_embedding(0);
+  spec.mutable_model()->mutable_dropout()->set_residual(0.5);
+  layout = ModelLayoutOf(spec);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_EQ(layout->config.dropout, DropoutConfig{.residual = 0.5});
 }
 
 TEST(PlanJobTest, WhatDoesNotFitIsRefusedWithNumbers) {

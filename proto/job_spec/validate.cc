@@ -257,6 +257,23 @@ void CheckModelConfig(const v1::ModelConfig& config, const v1::DataSpec& data, C
                              "; lower layers, hidden, ffn or vocab"));
 }
 
+// Whether a folder's model may have dropout is decided where its config.json is known (BuildModelLayout).
+void CheckDropout(const v1::ModelSpec& model, Checker& check) {
+  const v1::DropoutSpec& dropout = model.dropout();
+  const bool llama = model.has_config() && model.config().architecture() == v1::ARCHITECTURE_LLAMA;
+  for (const auto& [field, value] : {std::pair("model.dropout.embedding", dropout.embedding()),
+                                     std::pair("model.dropout.residual", dropout.residual()),
+                                     std::pair("model.dropout.attention", dropout.attention())}) {
+    if (!check.Real(field, value, value >= 0 && value < 1, "must be at least 0 and below 1, such as 0.1"))
+      continue;
+    check.Require(!llama || value == 0, field,
+                  absl::StrCat("is ", value, ": a llama has no dropout; leave it out"));
+  }
+  check.Real("model.dropout.attention", dropout.attention(),
+             llama || !(dropout.attention() > 0 && dropout.attention() < 1),
+             "attention's probabilities are never in memory, so none are dropped; write 0 or leave it out");
+}
+
 void CheckData(const v1::JobSpec& spec, Checker& check) {
   const v1::DataSpec& data = spec.data();
   check.Require(data.train_size() > 0, "data.train", "is missing: give at least one text file");
@@ -505,6 +522,7 @@ std::vector<FieldViolation> Validate(const v1::JobSpec& given) {
     check.Require(!spec.model().from().empty(), "model",
                   "is missing: give model.config, or model.from with a Hugging Face folder");
   }
+  CheckDropout(spec.model(), check);
   CheckData(spec, check);
   CheckTraining(spec, check);
   CheckMemory(spec, check);

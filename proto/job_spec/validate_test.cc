@@ -137,6 +137,16 @@ TEST(ValidateTest, AcceptsAGoodSpecBeforeAndAfterDefaults) {
   EXPECT_TRUE(Validate(spec).empty()) << FormatViolations("", Validate(spec));
 }
 
+TEST(ValidateTest, Gpt2MayHaveDropout) {
+  v1::JobSpec spec = GoodSpec();
+  spec.mutable_model()->mutable_config()->set_architecture(v1::ARCHITECTURE_GPT2);
+  spec.mutable_model()->mutable_config()->clear_kv_heads();
+  spec.mutable_model()->mutable_dropout()->set_embedding(0.1);
+  spec.mutable_model()->mutable_dropout()->set_residual(0.9);
+  spec.mutable_model()->mutable_dropout()->set_attention(0);
+  EXPECT_TRUE(Validate(spec).empty()) << FormatViolations("", Validate(spec));
+}
+
 TEST(ValidateTest, AModelMayComeFromAFolder) {
   v1::JobSpec spec = GoodSpec();
   spec.mutable_model()->set_from("/models/gpt2");
@@ -154,6 +164,11 @@ struct BadCase {
 };
 
 v1::ModelConfig& Config(v1::JobSpec& spec) { return *spec.mutable_model()->mutable_config(); }
+v1::DropoutSpec& Dropout(v1::JobSpec& spec, v1::Architecture architecture) {
+  Config(spec).set_architecture(architecture);
+  if (architecture == v1::ARCHITECTURE_GPT2) Config(spec).clear_kv_heads();
+  return *spec.mutable_model()->mutable_dropout();
+}
 v1::TrainingSpec& Training(v1::JobSpec& spec) { return *spec.mutable_training(); }
 v1::MemorySpec& Memory(v1::JobSpec& spec) { return *spec.mutable_memory(); }
 v1::LossScaleSpec& LossScale(v1::JobSpec& spec) {
@@ -205,6 +220,18 @@ INSTANTIATE_TEST_SUITE_P(
                 "model.config.kv_heads", "leave it out"},
         BadCase{"LlamaActivation", [](Spec& s) { Config(s).set_activation(v1::ACTIVATION_GELU_ERF); },
                 "model.config.activation", "gpt2 only"},
+        BadCase{"LlamaDropout", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_LLAMA).set_residual(0.1); },
+                "model.dropout.residual", "a llama has no dropout"},
+        BadCase{"LlamaAttentionDropout", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_LLAMA).set_attention(0.1); },
+                "model.dropout.attention", "a llama has no dropout"},
+        BadCase{"DropoutOne", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_GPT2).set_embedding(1); },
+                "model.dropout.embedding", "below 1"},
+        BadCase{"DropoutNegative", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_GPT2).set_residual(-0.1); },
+                "model.dropout.residual", "at least 0"},
+        BadCase{"DropoutNan", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_GPT2).set_residual(kNan); },
+                "model.dropout.residual", "finite"},
+        BadCase{"AttentionDropout", [](Spec& s) { Dropout(s, v1::ARCHITECTURE_GPT2).set_attention(0.1); },
+                "model.dropout.attention", "write 0"},
         BadCase{"Ffn", [](Spec& s) { Config(s).set_ffn(-1); }, "model.config.ffn", "from 1"},
         BadCase{"Vocab", [](Spec& s) { Config(s).set_vocab(255); }, "model.config.vocab", "from 256"},
         BadCase{"MaxSeq", [](Spec& s) { Config(s).set_max_seq(0); }, "model.config.max_seq", "from 1"},

@@ -63,8 +63,8 @@ absl::Status BlockMath::LinearParameterGradients(const Linear& linear, int64_t r
   return ops_.BiasBackward(stream_, rows, linear.out, dy.data, dy.ld, Acc(grads, linear.bias), workspace_);
 }
 
-absl::Status BlockMath::NormForward(const Norm& norm, int64_t rows, const void* x, const void* params,
-                                    void* y, void* mean, void* rstd) {
+NormArgs BlockMath::MakeNormArgs(const Norm& norm, int64_t rows, const void* x, const void* params, void* y,
+                                 void* mean, void* rstd) const {
   NormArgs args;
   args.kind = norm.kind;
   args.rows = rows;
@@ -76,6 +76,18 @@ absl::Status BlockMath::NormForward(const Norm& norm, int64_t rows, const void* 
   args.y = y;
   args.mean = mean;
   args.rstd = rstd;
+  return args;
+}
+
+absl::Status BlockMath::NormForward(const Norm& norm, int64_t rows, const void* x, const void* params,
+                                    void* y, void* mean, void* rstd) {
+  return ops_.NormForward(stream_, MakeNormArgs(norm, rows, x, params, y, mean, rstd));
+}
+
+absl::Status BlockMath::AddNormForward(const Norm& norm, int64_t rows, const void* x, void* sum,
+                                       const void* params, void* y, void* mean, void* rstd) {
+  NormArgs args = MakeNormArgs(norm, rows, x, params, y, mean, rstd);
+  args.residual = args.sum = sum;
   return ops_.NormForward(stream_, args);
 }
 

@@ -85,11 +85,17 @@ class BlockMath {
   // x, y: [rows, width] without gaps. mean and rstd: acc [rows].
   absl::Status NormForward(const Norm& norm, int64_t rows, const void* x, const void* params, void* y,
                            void* mean, void* rstd);
+  // sum += x, and the norm of sum.
+  absl::Status AddNormForward(const Norm& norm, int64_t rows, const void* x, void* sum, const void* params,
+                              void* y, void* mean, void* rstd);
   // dx += the gradient through the norm; the parameters' gradients are overwritten.
   absl::Status NormBackward(const Norm& norm, int64_t rows, const void* x, const void* params,
                             const void* mean, const void* rstd, const void* dy, void* dx, void* grads);
 
  private:
+  NormArgs MakeNormArgs(const Norm& norm, int64_t rows, const void* x, const void* params, void* y,
+                        void* mean, void* rstd) const;
+
   Ops& ops_;
   Stream* stream_;
   Workspace workspace_;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status.h"
+#include "worker/model/activation_dropout.h"
 #include "worker/model/head_block.h"
 #include "worker/model/transformer_block.h"
 
@@ -14,10 +15,11 @@ namespace {
 
 class Model final : public BlockCompute {
  public:
-  Model(const ModelLayout& layout, Ops& ops)
+  Model(const ModelLayout& layout, Ops& ops, uint64_t seed)
       : layout_(layout),
         ops_(ops),
-        transformer_(layout_, layout_.units[layout_.blocks[1].units[0]], ops),
+        dropout_(ops, seed, layout_.config.dropout.embedding, rows(), layout_.config.hidden),
+        transformer_(layout_, layout_.units[layout_.blocks[1].units[0]], ops, seed),
         head_(layout_, ops) {}
 
   absl::Status Forward(Stream* stream, const BlockArgs& args) override {
@@ -34,6 +36,10 @@ class Model final : public BlockCompute {
                                                      layout_.config.hidden, args.tokens, args.params[0],
                                                      has_positions() ? args.params[1] : nullptr, args.output),
                                where);
+        if (!dropout_.Drops(args)) return absl::OkStatus();
+        STRATA_RETURN_IF_ERROR(
+            dropout_.Run(stream, args, ActivationDropout::OfOutput(args.block), args.output, args.output),
+            where, ", dropout");
         return absl::OkStatus();
       case BlockKind::kTransformer:
         STRATA_RETURN_IF_ERROR(CheckPointer(where, "input", args.input));
@@ -111,8 +117,15 @@ class Model final : public BlockCompute {
   bool has_positions() const { return layout_.config.architecture == Architecture::kGpt2; }
 
   absl::Status EmbeddingBackward(Stream* stream, const Block& block, const BlockArgs& args) {
+    const void* gradient = args.grad;
+    if (dropout_.Drops(args)) {
+      gradient = args.workspace.data;
+      STRATA_RETURN_IF_ERROR(
+          dropout_.Run(stream, args, ActivationDropout::OfOutput(args.block), args.grad, args.workspace.data),
+          "dropout");
+    }
     STRATA_RETURN_IF_ERROR(ops_.EmbeddingBackward(
-        stream, rows(), layout_.seq, layout_.config.vocab, layout_.config.hidden, args.tokens, args.grad,
+        stream, rows(), layout_.seq, layout_.config.vocab, layout_.config.hidden, args.tokens, gradient,
         args.grads[0], has_positions() ? args.grads[1] : nullptr, layout_.config.max_seq));
     for (size_t i = 0; i < block.units.size(); ++i) {
       STRATA_RETURN_IF_ERROR(ZeroPadding(ops_, stream, layout_.units[block.units[i]], args.grads[i]));
@@ -160,15 +173,16 @@ class Model final : public BlockCompute {
 
   const ModelLayout layout_;  // before what refers to it
   Ops& ops_;
+  ActivationDropout dropout_;  // of the embedding
   TransformerBlock transformer_;
   HeadBlock head_;
 };
 
 }  // namespace
 
-std::unique_ptr<BlockCompute> MakeModel(const ModelLayout& layout, Ops& ops) {
+std::unique_ptr<BlockCompute> MakeModel(const ModelLayout& layout, Ops& ops, uint64_t seed) {
   STRATA_CHECK(ops.compute_dtype() == layout.compute_dtype && ops.acc_dtype() == layout.acc_dtype());
-  return std::make_unique<Model>(layout, ops);
+  return std::make_unique<Model>(layout, ops, seed);
 }
 
 }  // namespace strata

@@ -4,6 +4,7 @@
 #ifndef WORKER_MODEL_MODEL_H_
 #define WORKER_MODEL_MODEL_H_
 
+#include <cstdint>
 #include <memory>
 
 #include "kernels/ops.h"
@@ -18,7 +19,9 @@ namespace strata {
 // Calls return kInvalidArgument, naming the block and the argument, when `args` lack a buffer that the
 // operation needs or the workspace is smaller than the layout declares, and otherwise the errors of `ops`
 // with the block and the step of the math.
-std::unique_ptr<BlockCompute> MakeModel(const ModelLayout& layout, Ops& ops);
+//
+// `seed`: of the run, for dropout; calls without BlockArgs::draw drop nothing.
+std::unique_ptr<BlockCompute> MakeModel(const ModelLayout& layout, Ops& ops, uint64_t seed = 0);
 
 }  // namespace strata
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,7 @@ struct Variant {
   ModelConfig config;
   int64_t micro_batch = 2;
   int64_t seq = 5;
+  std::optional<DrawKey> draw;  // training: what is dropped
 };
 
 ModelConfig Gpt2(Activation activation, bool tied) {
@@ -80,6 +83,13 @@ std::vector<Variant> Variants() {
   ragged_gpt2.ffn = 5;
   all.push_back({"gpt2_ragged", ragged_gpt2});
   all.push_back({"llama_one_token", Llama(2, false), 1, 1});
+  // Masks are fixed by the key, so the loss is a smooth function of the parameters.
+  ModelConfig dropping = Gpt2(Activation::kGeluTanh, true);
+  dropping.dropout = {.embedding = 0.2, .residual = 0.3};
+  all.push_back({"gpt2_dropout", dropping, 2, 5, DrawKey{.step = 3, .first_row = 20}});
+  dropping = ragged_gpt2;
+  dropping.dropout = {.residual = 0.5};
+  all.push_back({"gpt2_residual_dropout_ragged", dropping, 2, 5, DrawKey{}});
   return all;
 }
 
@@ -152,6 +162,7 @@ TEST(Model, EveryGradientOfEveryVariantMatchesFiniteDifferences) {
     ASSERT_TRUE(layout.ok()) << layout.status();
     TestStep step(*layout, *ops);
     step.RandomParams(kSeed, 0.3);
+    step.SetDraw(variant.draw);
     const Batch batch = MakeBatch(*layout, /*mask=*/variant.seq > 1);
     double loss[2];
     const absl::Status status =
@@ -220,6 +231,7 @@ TEST(Model, InputGradientsOfATransformerBlockMatchFiniteDifferences) {
     args.block = 1;
     args.params = params;
     args.input = input.data();
+    args.draw = variant.draw;
     args.saved = saved.data();
     args.saved_rest = rest.data();
     const auto objective = [&] {
@@ -269,6 +281,69 @@ TEST(Model, AllTargetsMaskedIsZeroLossAndZeroGradient) {
   EXPECT_EQ(loss[1], 0);
   for (const auto& unit : step.grads()) {
     for (const double value : unit) ASSERT_EQ(value, 0);
+  }
+}
+
+// Without a key nothing is dropped: evaluation is that of the same model without dropout.
+TEST(Model, DropoutIsOfTrainingOnlyAndDrawsByStepAndSeed) {
+  const auto ops = MakeReferenceOps(DType::kF64);
+  ModelConfig config = Gpt2(Activation::kGeluTanh, true);
+  const auto plain_layout = BuildModelLayout(config, DType::kF64, 2, 5);
+  config.dropout = {.embedding = 0.2, .residual = 0.3};
+  const auto layout = BuildModelLayout(config, DType::kF64, 2, 5);
+  ASSERT_TRUE(layout.ok() && plain_layout.ok());
+  const Batch batch = MakeBatch(*layout, false);
+  const auto loss = [&](const ModelLayout& of, uint64_t seed, std::optional<DrawKey> draw) {
+    TestStep step(of, *ops, seed);
+    step.RandomParams(kSeed, 0.3);
+    step.SetDraw(draw);
+    return MeanLoss(step, batch);
+  };
+  const double plain = loss(*plain_layout, 1, std::nullopt);
+  EXPECT_EQ(loss(*layout, 1, std::nullopt), plain);
+  EXPECT_EQ(loss(*plain_layout, 1, DrawKey{}), plain);
+  const double dropped = loss(*layout, 1, DrawKey{});
+  EXPECT_EQ(loss(*layout, 1, DrawKey{}), dropped);
+  for (const double other : {plain, loss(*layout, 2, DrawKey{}), loss(*layout, 1, DrawKey{.step = 1}),
+                             loss(*layout, 1, DrawKey{.first_row = 10})}) {
+    EXPECT_NE(other, dropped);
+  }
+}
+
+// A row is dropped by its place in the global batch: two micro-batches of one sequence are one of two.
+TEST(Model, DropoutDoesNotDependOnHowTheGlobalBatchIsCut) {
+  const auto ops = MakeReferenceOps(DType::kF64);
+  ModelConfig config = Gpt2(Activation::kGeluErf, false);
+  config.dropout = {.embedding = 0.2, .residual = 0.3};
+  constexpr int64_t kSequence = 5;
+  const auto both_layout = BuildModelLayout(config, DType::kF64, 2, kSequence);
+  const auto one_layout = BuildModelLayout(config, DType::kF64, 1, kSequence);
+  ASSERT_TRUE(both_layout.ok() && one_layout.ok());
+  TestStep both(*both_layout, *ops, 9), one(*one_layout, *ops, 9);
+  both.RandomParams(kSeed, 0.3);
+  one.RandomParams(kSeed, 0.3);
+  const Batch batch = MakeBatch(*both_layout, false);
+  const std::span<const int32_t> tokens = batch.tokens, targets = batch.targets;
+  double whole[2], sum = 0;
+  both.SetDraw(DrawKey{.step = 4, .first_row = 30});
+  ASSERT_TRUE(both.Run(tokens, targets, 1, true, whole).ok());
+  std::vector<std::vector<double>> grads;
+  for (int64_t i = 0; i < 2; ++i) {
+    double loss[2];
+    one.SetDraw(DrawKey{.step = 4, .first_row = 30 + i * kSequence});
+    ASSERT_TRUE(one.Run(tokens.subspan(i * kSequence, kSequence), targets.subspan(i * kSequence, kSequence),
+                        1, true, loss)
+                    .ok());
+    sum += loss[0];
+    if (i == 0) grads = one.grads();
+    for (size_t u = 0; i == 1 && u < grads.size(); ++u) {
+      for (size_t e = 0; e < grads[u].size(); ++e) grads[u][e] += one.grads()[u][e];
+    }
+  }
+  EXPECT_NEAR(sum, whole[0], 1e-12);
+  for (size_t u = 0; u < grads.size(); ++u) {
+    for (size_t e = 0; e < grads[u].size(); ++e)
+      ASSERT_NEAR(grads[u][e], both.grads()[u][e], 1e-11) << u << " " << e;
   }
 }
 

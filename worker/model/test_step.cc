@@ -79,8 +79,8 @@ void SetValue(void* base, DType dtype, int64_t index, double value) {
   STRATA_CHECK(false);
 }
 
-TestStep::TestStep(const ModelLayout& layout, Ops& ops)
-    : layout_(layout), model_(MakeModel(layout_, ops)), act_grad_(layout.activation_bytes) {
+TestStep::TestStep(const ModelLayout& layout, Ops& ops, uint64_t seed)
+    : layout_(layout), model_(MakeModel(layout_, ops, seed)), act_grad_(layout.activation_bytes) {
   for (const ParamUnit& unit : layout_.units) {
     params_.push_back(std::make_unique<GuardedBuffer>(unit.elements * SizeOf(layout_.compute_dtype)));
     std::memset(params_.back()->data(), 0, params_.back()->bytes());
@@ -171,6 +171,7 @@ absl::Status TestStep::RunBlock(Call call, int index, BlockArgs args,
   args.params = params;
   args.grads = grad_pointers;
   args.workspace = {workspace.data(), workspace.bytes()};
+  args.draw = draw_;
 
   std::vector<uint32_t> before;
   if (!checks_) read_only.clear();
@@ -302,6 +303,7 @@ absl::Status TestStep::Run(std::span<const int32_t> tokens, std::span<const int3
     block_args.grad = act_grad_.data();
     inputs.push_back(saved_[i].get());
     inputs.push_back(saved_rest_[i].get());
+    if (i == 0) inputs.push_back(&act_grad_);  // plans lend it to the embedding to read
     STRATA_RETURN_IF_ERROR(RunBlock(Call::kBackward, i, block_args, inputs));
   }
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -49,7 +50,8 @@ void SetValue(void* base, DType dtype, int64_t index, double value);
 
 class TestStep {
  public:
-  TestStep(const ModelLayout& layout, Ops& ops);
+  // `seed`: of dropout.
+  TestStep(const ModelLayout& layout, Ops& ops, uint64_t seed = 0);
 
   const ModelLayout& layout() const { return layout_; }
   BlockCompute& model() { return *model_; }
@@ -60,6 +62,9 @@ class TestStep {
   // Parameters of every tensor: normal with the given deviation (norm weights around one); padding zero.
   void RandomParams(uint64_t seed, double deviation);
   std::vector<const void*> params() const;
+
+  // What passes drop: nothing at first, as in evaluation.
+  void SetDraw(std::optional<DrawKey> draw) { draw_ = draw; }
 
   // Off: no poison, no guards, no comparing, for the many evaluations of a finite difference. On at first.
   void SetChecks(bool on) { checks_ = on; }
@@ -95,6 +100,7 @@ class TestStep {
   // Workspaces and gradients: one of each size and use, since a fresh page costs more than the tests'
   // arithmetic.
   std::map<std::pair<int64_t, int>, std::unique_ptr<GuardedBuffer>> scratch_;
+  std::optional<DrawKey> draw_;
   bool checks_ = true;
   std::vector<std::vector<double>> grads_;
 };

@@ -35,7 +35,7 @@ void TransformerBlock::LinearGroup::Add(const Linear& layer) {
   out += layer.out;
 }
 
-TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& unit, Ops& ops)
+TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& unit, Ops& ops, uint64_t seed)
     : config_(layout.config),
       unit_(unit),
       ops_(ops),
@@ -44,6 +44,7 @@ TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& u
       rows_(layout.micro_batch * layout.seq),
       q_width_(config_.heads * config_.head_dim),
       kv_width_(config_.kv_heads * config_.head_dim),
+      dropout_(ops, seed, config_.dropout.residual, rows_, config_.hidden),
       saved_(MakeTransformerSaved(config_, layout.compute_dtype, batch_, seq_)),
       forward_(MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_)),
       backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_)) {
@@ -163,7 +164,6 @@ absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) co
   void* const ffn_in = At(args.saved_rest, saved_.ffn_in);
   void* const activated = At(work, forward_.activated);
   const int64_t hidden = config_.hidden;
-  const int64_t stream_elements = rows_ * hidden;
 
   STRATA_RETURN_IF_ERROR(math.NormForward(norm1_, rows_, args.input, params, normed, mean, rstd),
                          "first norm");
@@ -173,33 +173,44 @@ absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) co
   STRATA_RETURN_IF_ERROR(
       math.LinearForward(attention_out_, rows_, {attention, q_width_}, params, MatrixView{residual, hidden}),
       "attention output projection");
-  STRATA_RETURN_IF_ERROR(ops_.Add(stream, stream_elements, args.input, residual, residual), "first residual");
+  if (dropout_.Drops(args)) {
+    STRATA_RETURN_IF_ERROR(
+        dropout_.Run(stream, args, ActivationDropout::OfAttention(args.block), residual, residual),
+        "attention dropout");
+  }
+  STRATA_RETURN_IF_ERROR(math.AddNormForward(norm2_, rows_, args.input, residual, params, normed, mean, rstd),
+                         "first residual and second norm");
 
   STRATA_RETURN_IF_ERROR(FfnInForward(math, args));
   STRATA_RETURN_IF_ERROR(ActivationForward(math, ffn_in, activated), "activation");
   STRATA_RETURN_IF_ERROR(
       math.LinearForward(ffn_out_, rows_, {activated, config_.ffn}, params, MatrixView{args.output, hidden}),
       "MLP output projection");
-  STRATA_RETURN_IF_ERROR(ops_.Add(stream, stream_elements, residual, args.output, args.output),
+  if (dropout_.Drops(args)) {
+    STRATA_RETURN_IF_ERROR(
+        dropout_.Run(stream, args, ActivationDropout::OfOutput(args.block), args.output, args.output),
+        "MLP dropout");
+  }
+  STRATA_RETURN_IF_ERROR(ops_.Add(stream, rows_ * hidden, residual, args.output, args.output),
                          "second residual");
   return absl::OkStatus();
 }
 
-// Forward and RecomputeRest make the rest by the same calls, so with the same bits.
 absl::Status TransformerBlock::FfnInForward(BlockMath& math, const BlockArgs& args) const {
-  void* const work = args.workspace.data;
-  const void* const params = args.params[0];
-  void* const normed = At(work, forward_.normed);
-  STRATA_RETURN_IF_ERROR(math.NormForward(norm2_, rows_, At(args.saved, saved_.residual), params, normed,
-                                          At(work, forward_.mean), At(work, forward_.rstd)),
-                         "second norm");
-  STRATA_RETURN_IF_ERROR(GroupForward(math, ffn_in_, normed, params, At(args.saved_rest, saved_.ffn_in)),
+  STRATA_RETURN_IF_ERROR(GroupForward(math, ffn_in_, At(args.workspace.data, forward_.normed), args.params[0],
+                                      At(args.saved_rest, saved_.ffn_in)),
                          "MLP input projection");
   return absl::OkStatus();
 }
 
+// The norm has the bits that it had in Forward together with the sum (NormArgs).
 absl::Status TransformerBlock::RecomputeRest(Stream* stream, const BlockArgs& args) const {
-  BlockMath math(ops_, stream, {At(args.workspace.data, forward_.op), forward_.op.bytes});
+  void* const work = args.workspace.data;
+  BlockMath math(ops_, stream, {At(work, forward_.op), forward_.op.bytes});
+  STRATA_RETURN_IF_ERROR(
+      math.NormForward(norm2_, rows_, At(args.saved, saved_.residual), args.params[0],
+                       At(work, forward_.normed), At(work, forward_.mean), At(work, forward_.rstd)),
+      "second norm");
   return FfnInForward(math, args);
 }
 
@@ -208,6 +219,15 @@ absl::Status TransformerBlock::Backward(Stream* stream, const BlockArgs& args) c
   STRATA_RETURN_IF_ERROR(MlpBackward(math, args));
   STRATA_RETURN_IF_ERROR(AttentionBackward(math, args));
   return ZeroPadding(ops_, stream, unit_, args.grads[0]);
+}
+
+absl::StatusOr<ConstMatrixView> TransformerBlock::BranchGradient(BlockMath& math, const BlockArgs& args,
+                                                                 int64_t place,
+                                                                 const BufferRange& range) const {
+  if (!dropout_.Drops(args)) return ConstMatrixView(args.grad, config_.hidden);
+  void* const left = At(args.workspace.data, range);
+  STRATA_RETURN_IF_ERROR(dropout_.Run(math.stream(), args, place, args.grad, left), "dropout backward");
+  return ConstMatrixView(left, config_.hidden);
 }
 
 absl::Status TransformerBlock::MlpBackward(BlockMath& math, const BlockArgs& args) const {
@@ -222,8 +242,10 @@ absl::Status TransformerBlock::MlpBackward(BlockMath& math, const BlockArgs& arg
   void* const normed_grad = At(work, backward_.mlp_normed_grad);
   void* const mean = At(work, backward_.mean);
   void* const rstd = At(work, backward_.rstd);
-  const ConstMatrixView dy{args.grad, config_.hidden};
 
+  STRATA_ASSIGN_OR_RETURN(
+      const ConstMatrixView dy,
+      BranchGradient(math, args, ActivationDropout::OfOutput(args.block), backward_.mlp_branch_grad));
   STRATA_RETURN_IF_ERROR(ActivationForward(math, ffn_in, activated), "activation");
   STRATA_RETURN_IF_ERROR(math.LinearParameterGradients(ffn_out_, rows_, {activated, config_.ffn}, dy, grads,
                                                        /*accumulate=*/false),
@@ -256,8 +278,10 @@ absl::Status TransformerBlock::AttentionBackward(BlockMath& math, const BlockArg
   void* const normed_grad = At(work, backward_.attn_normed_grad);
   void* const mean = At(work, backward_.mean);
   void* const rstd = At(work, backward_.rstd);
-  const ConstMatrixView dh{args.grad, config_.hidden};
 
+  STRATA_ASSIGN_OR_RETURN(
+      const ConstMatrixView dh,
+      BranchGradient(math, args, ActivationDropout::OfAttention(args.block), backward_.attn_branch_grad));
   STRATA_RETURN_IF_ERROR(
       math.LinearParameterGradients(attention_out_, rows_, {attention, q_width_}, dh, grads,
                                     /*accumulate=*/false),

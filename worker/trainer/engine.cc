@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   } else {
     engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);
   }
-  engine->model_ = MakeModel(engine->layout_, *engine->ops_);
+  engine->model_ = MakeModel(engine->layout_, *engine->ops_, options.spec.training().seed());
   if (options.wrap_model) engine->model_ = options.wrap_model(std::move(engine->model_));
 
   RankEngineOptions rank;

@@ -76,6 +76,13 @@ inline v1::JobSpec WithOptimizer(v1::JobSpec spec, const char* name) {
   return spec;
 }
 
+inline v1::JobSpec SmallDroppingGpt2() {
+  v1::JobSpec spec = SmallGpt2();
+  spec.mutable_model()->mutable_dropout()->set_embedding(0.1);
+  spec.mutable_model()->mutable_dropout()->set_residual(0.2);
+  return spec;
+}
+
 // Random tokens as a function of (step, micro-batch), so that every setting sees the same data.
 class RandomTokens : public StepSource {
  public:

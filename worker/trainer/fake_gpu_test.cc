@@ -344,7 +344,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, FakeGpuModeTest,
 TEST_F(FakeGpuTest, OtherPrecisionsAndModelsGiveTheBitsOfTheCpuToo) {
   uint64_t seed = 100;
   for (const v1::Precision precision : {v1::PRECISION_FP32, v1::PRECISION_FP16}) {
-    for (v1::JobSpec spec : {TinyLlama(), SmallGpt2()}) {
+    for (v1::JobSpec spec : {TinyLlama(), SmallGpt2(), SmallDroppingGpt2()}) {
       spec.mutable_training()->set_precision(precision);
       spec.mutable_training()->set_compute_threads(1);
       ApplyDefaults(spec);
