@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """The CLI from outside: exit codes, formats, error texts, streams that break, against a coordinator in Python."""
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 import unittest
@@ -44,11 +46,29 @@ class UsageTest(unittest.TestCase):
                           ["submit", "x", "--label", "novalue"], ["get", "a b"], ["watch", "projects/x/jobs"],
                           ["ls", "--limit", "-1"], ["--timeout", "nan", "ls"], ["--timeout", "inf", "ls"],
                           ["generate", "X", "--temperature", "nan"], ["ls", "--server", ""], ["ls", "--server", "127.0.0.1"],
-                          ["ls", "--server", "host:99999"], ["ls", "--server", ":7411"], ["generate", "x", "--temperature", "-1"]):
+                          ["ls", "--server", "host:99999"], ["ls", "--server", ":7411"], ["generate", "x", "--temperature", "-1"],
+                          ["metrics", "x", "--series", "loss,los"], ["metrics", "x", "--min-step", "5", "--max-step", "3"]):
             done = strata(*arguments)
             self.assertEqual(done.returncode, 2, (arguments, done.stdout, done.stderr))
             self.assertEqual(done.stdout, "", arguments)
             self.assertTrue(done.stderr, arguments)
+
+    def test_a_number_that_is_none_or_does_not_fit_is_2_and_names_the_flag(self):
+        bench = ("bench", "offload")
+        for command, flag, *values in (
+                (("ls",), "--limit", "-1", "1.5", "9223372036854775808", "0x10"), (("ls",), "--timeout", "1e300", "-1", "5s", "1e400"),
+                (("logs", "x"), "--tail", "many", "-1"), (("logs", "x"), "--attempt", "4294967297", "-1"),
+                (("metrics", "x"), "--min-step", "1e3"), (("metrics", "x"), "--max-step", "99999999999999999999"),
+                (("metrics", "x"), "--max-points", "2147483648"), (("generate", "x"), "--seed", "-1", "18446744073709551616", "nan"),
+                (("generate", "x"), "--max-tokens", "0", "1048577"), (("generate", "x"), "--temperature", "nan", "101", "0x1"),
+                (("local", "run", "x"), "--sample", "-1", "4294967296"), (bench, "--seed", "-1", "18446744073709551616"),
+                (bench, "--clip", "1e300", "-1", "inf", "1e-300"), (bench, "--steps", "0", "1e3"), (bench, "--layers", "0", "4294967297"),
+                (bench, "--tokens", "-5", "1x"), (bench, "--micro-batches", "0"), (bench, "--depth", "65"), (bench, "--io-threads", "-1"),
+                (bench, "--io-depth", "0"), (bench, "--threads", "2x"), (bench, "--nvme-weight", "nan", "0")):
+            for value in values:
+                done = strata(*command, f"{flag}={value}")
+                self.assertEqual((done.returncode, done.stdout), (2, ""), (flag, value, done.stderr))
+                self.assertIn(flag, done.stderr, value)
 
     def test_help_is_0(self):
         done = strata("--help")
@@ -77,7 +97,7 @@ class UsageTest(unittest.TestCase):
             return subprocess.run(["bash", "-c", program, "bash", *words], capture_output=True, text=True, check=True).stdout.split()
         self.assertEqual(complete("strata", "checkp"), ["checkpoint"])
         self.assertEqual(complete("strata", "checkpoint", "ex"), ["export"])
-        self.assertEqual(complete("strata", "local", "run", "--nv"), ["--nvme-path"])
+        self.assertEqual(complete("strata", "local", "run", "--nvme-"), ["--nvme-path"])
 
 
 class JobFileTest(unittest.TestCase):
@@ -290,25 +310,47 @@ class BenchTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, done.stderr)
             self.assertIn("1e-6 to 1e6", done.stderr)
 
-    def test_ctrl_c_ends_it_within_the_step_and_leaves_nothing(self):
+    def start_on_nvme(self, where, *arguments):
+        """A bench of a small model that has made its folders below `where`."""
+        bench = subprocess.Popen([STRATA, "bench", "offload", "--params", "200k", "--layers", "2", "--device", "16MiB", "--host", "16MiB",
+                                  "--nvme", "64MiB", "--params-home", "nvme", "--optimizer-home", "nvme", "--buffered", "--nvme-path", where,
+                                  *arguments], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(bench.kill)
+        owner = os.path.join(self.folder, where)
+        deadline = time.monotonic() + 60
+        while not (os.path.isdir(owner) and os.listdir(owner)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return bench
+
+    # Alone it takes milliseconds, or one second where the end has to be forced.
+    CTRL_C_SECONDS = 10
+
+    def test_ctrl_c_does_not_wait_for_a_delay_and_leaves_nothing(self):
         os.mkdir(os.path.join(self.folder, "kept"))
-        for count, where in ((1, "strata-runs/bench"), (2, "kept/a/b")):
-            # A step of 4 blocks, forward and backward: some 30 s.
-            bench = subprocess.Popen([STRATA, "bench", "offload", "--params", "200k", "--layers", "2", "--device", "16MiB", "--host", "16MiB",
-                                      "--nvme", "64MiB", "--params-home", "nvme", "--optimizer-home", "nvme", "--buffered", "--nvme-path", where,
-                                      "--compute-delay", "4s", "--steps", "99"], cwd=self.folder, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, text=True)
-            owner = os.path.join(self.folder, where)
-            deadline = time.monotonic() + 60
-            while not (os.path.isdir(owner) and os.listdir(owner)) and time.monotonic() < deadline:
-                time.sleep(0.02)
+        for delay, where in (("5m", "strata-runs/bench"), ("busy:5m", "kept/a/b")):
+            bench = self.start_on_nvme(where, "--compute-delay", delay, "--steps", "99")
             bench.send_signal(signal.SIGINT)
+            begin = time.monotonic()
             out, err = bench.communicate(timeout=60)
+            self.assertLess(time.monotonic() - begin, self.CTRL_C_SECONDS)
             self.assertEqual(bench.returncode, 7, err)
             self.assertNotIn("\nstep 1 ", out)
             self.assertEqual(err.count("cancelled"), 1, err)
-            self.assertEqual(sorted(os.listdir(self.folder)), ["kept"], count)
+            self.assertEqual(sorted(os.listdir(self.folder)), ["kept"], delay)
             self.assertEqual(os.listdir(os.path.join(self.folder, "kept")), [])
+
+    def test_ctrl_c_ends_what_waits_for_a_reader(self):
+        bench = self.start_on_nvme("strata-runs/bench", "-o", "jsonl", "--steps", "100000")
+        # Once the pipe is full nothing moves.
+        pipe, there = bench.stdout.fileno(), -1
+        while there != (there := int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)) or there < 32768:
+            time.sleep(0.5)
+        bench.send_signal(signal.SIGINT)
+        self.assertEqual(bench.wait(timeout=self.CTRL_C_SECONDS), 7)
+        self.assertIn("cancelled", bench.stderr.read())
+        self.assertEqual(os.listdir(self.folder), [])
+        bench.stdout.close()
+        bench.stderr.close()
 
 
 class ServerTest(unittest.TestCase):
@@ -380,6 +422,42 @@ class ErrorTest(ServerTest):
         self.answer("GetJob", refusal)
         done = self.run_cli("get", "austen-ab12")
         self.assertEqual((done.returncode, done.stderr), (3, "error: gone\n"))
+
+    def test_the_beginning_of_a_name_will_do_where_only_one_job_has_it(self):
+        def one(make):
+            def handle(request):
+                if request.name != NAME:
+                    raise Refusal(grpc.StatusCode.NOT_FOUND, f"there is no job {request.name}", "NOT_FOUND")
+                return make()
+            return handle
+        self.server.handlers.update({"GetJob": one(lambda: job("RUNNING", 2)), "CancelJob": one(lambda: job("CANCELLED")),
+                                     "ListJobEvents": one(stubs.jobs.ListJobEventsResponse)})
+        page = stubs.jobs.ListJobsResponse
+        self.answer("ListJobs", page(jobs=[job(name=NAME), job(name=NAME.replace("austen", "bronte"))]))
+        for command in ("get", "cancel", "events"):
+            done = self.run_cli(command, "aust")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([request.name for request in self.server.requests("CancelJob")], [NAME.replace("austen-ab12", "aust"), NAME])
+        self.answer("ListJobs", page(jobs=[job(name=NAME), job(name=NAME + "x")]))
+        done = self.run_cli("cancel", "aust")
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertIn("the names of 2 begin so: austen-ab12, austen-ab12x", done.stderr)
+        done = self.run_cli("get", "dickens")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("there is no job", done.stderr)
+
+    def test_a_change_that_is_confirmed_late_is_no_failure(self):
+        late = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        self.answer("CancelJob", late, late, job("CANCELLED"))
+        done = self.run_cli("cancel", "austen-ab12")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("CANCELLED", done.stdout)
+        self.assertIn("asking again", done.stderr)
+        self.assertEqual(len({request.request_id for request in self.server.requests("CancelJob")}), 1)
+        self.answer("CancelJob", late)
+        done = self.run_cli("--timeout", "1", "cancel", "austen-ab12")
+        self.assertEqual(done.returncode, 6, done.stderr)
+        self.assertIn("which may still happen", done.stderr)
 
     def test_unavailable_is_tried_again_with_the_same_request_id(self):
         self.answer("CancelJob", Refusal(UNAVAILABLE), Refusal(UNAVAILABLE), job("CANCELLED"))
@@ -484,12 +562,13 @@ class FormatTest(ServerTest):
         self.assertEqual(plan["machine"]["source"], "far away")
         self.assertEqual(int(plan["tiers"][0]["budget_bytes"]), 24 << 30)
         self.assertGreater(plan["bound_ms"], 0)
-        done = strata("plan", job, "--machine", job)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("speeds", done.stderr)
+        for path, told in ((job, "speeds"), ("/dev/null", "/dev/null is empty"), ("/no/such/file", "--machine")):
+            done = strata("plan", job, "--machine", path)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(told, done.stderr)
 
     def test_metrics_table_fits_a_terminal_and_names_the_rest(self):
-        names = ["loss", "step_ms", "zz_last"] + [f"stall_ms.cause_number_{i}" for i in range(20)]
+        names = ["loss", "step_ms", "rss_bytes"] + [f"stall_ms.cause_number_{i}" for i in range(20)]
         series = [stubs.metrics.Series(name=name, points=[stubs.metrics.Point(step=step, value=1e6 / 3) for step in (1, 2)]) for name in sorted(names)]
         self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=series))
         lines = self.run_cli("metrics", "austen-ab12").stdout.splitlines()
@@ -504,8 +583,9 @@ class FormatTest(ServerTest):
     def test_metrics_table(self):
         point = stubs.metrics.Point(step=1, value=5.25)
         self.answer("QueryMetrics", stubs.metrics.QueryMetricsResponse(series=[stubs.metrics.Series(name="loss", points=[point])]))
-        lines = self.run_cli("metrics", "austen-ab12", "--series", "loss,lr").stdout.splitlines()
-        self.assertEqual([line.split() for line in lines], [["STEP", "loss"], ["1", "5.25"]])
+        done = self.run_cli("metrics", "austen-ab12", "--series", "loss,lr")
+        self.assertEqual([line.split() for line in done.stdout.splitlines()], [["STEP", "loss"], ["1", "5.25"]])
+        self.assertIn("austen-ab12 has no lr", done.stderr)
         self.assertEqual(list(self.server.requests("QueryMetrics")[0].series), ["loss", "lr"])
 
 

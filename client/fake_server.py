@@ -29,7 +29,8 @@ class FakeServer(grpc.GenericRpcHandler):
     """handlers["CreateJob"] is a function of the request: a response, or an iterable of them, or a Refusal."""
 
     def __init__(self, port=0):
-        self.handlers = {"GetServerInfo": lambda request: stubs.fleet.ServerInfo(version="fake", store="memory")}
+        self.handlers = {"GetServerInfo": lambda request: stubs.fleet.ServerInfo(version="fake", store="memory"),
+                         "GetJob": lambda request: job(name=request.name)}
         self.calls = []
         self._methods = {path.rsplit("/", 1)[1]: kinds for path, kinds in stubs.methods().items()}
         self._lock = threading.Lock()

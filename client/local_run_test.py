@@ -65,9 +65,13 @@ def listed(request):
         response.jobs.add().ParseFromString(open(FOLDER + "/job", "rb").read())
     return response
 
+def cancel(request):
+    os.remove(FOLDER + "/job")
+    return job("CANCELLED")
+
 fits = not os.path.exists(FOLDER + "/misfit")
 server.handlers.update({
-    "CreateJob": create, "WatchJobs": watch, "StreamMetrics": rows, "ListJobs": listed,
+    "CreateJob": create, "CancelJob": cancel, "WatchJobs": watch, "StreamMetrics": rows, "ListJobs": listed,
     "PlanJob": lambda request: stubs.plan.JobPlan(fits=fits, tiers=[stubs.plan.TierRow(tier="device", budget_bytes=1 << 20, peak_bytes=999)]),
     "ListWorkers": lambda request: stubs.fleet.ListWorkersResponse(workers=[stubs.fleet.Worker(name="workers/local", state=1)]),
 })
@@ -259,6 +263,38 @@ class LocalRunTest(unittest.TestCase):
         self.write("job.yaml", JOB.replace("steps: 3", "steps: 4"))
         _, err = self.finish(self.start(), 9)
         self.assertIn("unfinished job austen-ab12", err)
+        self.assertIn("training.steps: 3 -> 4", err)
+        self.assertIn("--restart", err)
+        _, err = self.finish(self.start("--restart"), 0)
+        self.assertIn("cancelled austen-ab12", err)
+        self.assertIn("submitted", err)
+
+    def test_budgets_that_the_file_leaves_open_are_flags_and_may_change_between_runs(self):
+        self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))
+        process = self.start("--device", "16MiB", "--host", "64MiB", "--nvme", "64MiB")
+        self.wait_until_watching()
+        process.terminate()
+        self.finish(process, 7)
+        self.write("end", "SUCCEEDED")
+        _, err = self.finish(self.start("--device", "32MiB", "--host", "48MiB", "--nvme", "32MiB"), 0)
+        self.assertIn("going on with austen-ab12", err)
+        for bytes_ in (16 << 20, 32 << 20):
+            self.assertIn(f"--device-bytes {bytes_} ", self.read("args"))
+
+    def test_a_budget_is_said_once_and_is_a_size(self):
+        for flag, told in (("--device=32MiB", "memory.device: 16 MiB"), ("--host=many", "--host"), ("--nvme=0", "more than nothing")):
+            _, err = self.finish(self.start(flag), 8)
+            self.assertIn(told, err)
+            self.assertFalse(os.path.exists(self.path("state")))
+        self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))
+        _, err = self.finish(self.start("--nvme=1000TiB"), 8)
+        self.assertIn("--nvme: is 1000 TiB", err)
+
+    def test_a_timeout_stops_the_training_and_says_so(self):
+        _, err = self.finish(self.start("--timeout", "2"), 6)
+        self.assertIn("did not end within 2s", err)
+        self.assertIn("goes on from the last checkpoint", err)
+        self.assertEqual(alive(self.folder), {})
 
     def test_one_interrupt_detaches(self):
         process = self.start()

@@ -1,5 +1,5 @@
 // strata: the command line. Flags are declared here; what they do is in client/cli.
-#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -11,6 +11,8 @@
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
 #include "client/cli/completion.h"
+#include "common/number_flags.h"
+#include "proto/job_spec/validate.h"
 
 namespace strata {
 namespace {
@@ -21,16 +23,7 @@ constexpr char kFooter[] =
     "detaches:\n"
     "the job goes on (exit code 0).";
 
-// CLI11's ranges let NaN pass.
-CLI::Validator Finite() {
-  return CLI::Validator(
-      [](std::string& text) {
-        double value;
-        const bool finite = absl::SimpleAtod(text, &value) && std::isfinite(value);
-        return finite ? std::string() : text + " is not a finite number";
-      },
-      "");
-}
+constexpr double kTimeoutMaxSeconds = 1e9;
 
 // All flags of all commands, and the action that the chosen command set.
 struct CommandLine {
@@ -119,7 +112,7 @@ void AddJobCommands(CLI::App& app, CommandLine& line) {
 
   CLI::App* ls = app.add_subcommand("ls", "List jobs");
   ls->add_option("--state", line.list.state, "Only jobs in this state, such as running");
-  ls->add_option("--limit", line.list.limit, "At most this many")->check(CLI::NonNegativeNumber);
+  ls->add_option("--limit", line.list.limit, "At most this many")->transform(WholeNumber<int64_t>(0));
   ls->callback([&] { line.action = [&] { return RunList(line.globals, line.list); }; });
 
   const auto add_one_job = [&](const char* name, const char* help,
@@ -142,19 +135,21 @@ void AddJobCommands(CLI::App& app, CommandLine& line) {
   logs->add_option("JOB", line.logs.job, "The job's name")->required();
   logs->add_flag("-f,--follow", line.logs.follow, "Until the job has ended");
   logs->add_option("--tail", line.logs.tail_lines, "Only the last lines of each process")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(WholeNumber<int64_t>(0));
   logs->add_option("--attempt", line.logs.attempt, "Only this attempt; default: all")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(WholeNumber<int32_t>(0));
   logs->callback([&] { line.action = [&] { return RunLogs(line.globals, line.logs); }; });
 
   CLI::App* metrics = app.add_subcommand("metrics", "Print what was measured in each step");
   metrics->add_option("JOB", line.metrics.job, "The job's name")->required();
   metrics->add_option("--series", line.metrics.series, "Names, such as loss,grad_norm; default: all")
       ->delimiter(',');
-  metrics->add_option("--min-step", line.metrics.min_step, "From this step")->check(CLI::NonNegativeNumber);
-  metrics->add_option("--max-step", line.metrics.max_step, "Up to this step")->check(CLI::NonNegativeNumber);
+  metrics->add_option("--min-step", line.metrics.min_step, "From this step")
+      ->transform(WholeNumber<int64_t>(0));
+  metrics->add_option("--max-step", line.metrics.max_step, "Up to this step")
+      ->transform(WholeNumber<int64_t>(0));
   metrics->add_option("--max-points", line.metrics.max_points, "Thin each series to this many")
-      ->check(CLI::NonNegativeNumber);
+      ->transform(WholeNumber<int32_t>(0));
   metrics->add_flag("-f,--follow", line.metrics.follow,
                     "One JSON line per step as it comes, until the job has ended");
   metrics->callback([&] { line.action = [&] { return RunMetrics(line.globals, line.metrics); }; });
@@ -182,13 +177,13 @@ void AddCheckpointCommands(CLI::App& app, CommandLine& line) {
   generate->add_option("--prompt", line.generate.prompt, "The text to continue");
   generate->add_option("--max-tokens", line.generate.max_tokens, "How many tokens to write")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+      ->transform(WholeNumber<int64_t>(1, 1 << 20));
   generate->add_option("--seed", line.generate.seed, "The same seed gives the same text")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->transform(WholeNumber<uint64_t>(0));
   generate->add_option("--temperature", line.generate.temperature, "0: always the likeliest token")
       ->capture_default_str()
-      ->check(Finite())
-      ->check(CLI::Range(0.0, 100.0));
+      ->transform(RealNumber(0, 100));
   generate->callback([&] { line.action = [&] { return RunGenerate(line.globals, line.generate); }; });
 }
 
@@ -202,9 +197,16 @@ void AddLocalCommands(CLI::App& app, CommandLine& line) {
                   "Folder for everything of this run; default: ./strata-runs/NAME");
   run->add_option("--nvme-path", line.local.nvme_path,
                   "Folder for offloaded states; default: STATE-DIR/nvme");
+  const char* budget =
+      "What this machine gives a job file that leaves it open; may differ from run to run of a job";
+  run->add_option("--device", line.local.device, budget)->option_text("BYTES");
+  run->add_option("--host", line.local.host, budget)->option_text("BYTES");
+  run->add_option("--nvme", line.local.nvme, budget)->option_text("BYTES");
+  run->add_flag("--restart", line.local.restart,
+                "Cancel the job that an earlier run in the state folder left unfinished, and begin anew");
   run->add_option("--export", line.local.export_dir, "Export the trained model as a Hugging Face folder");
   run->add_option("--sample", line.local.sample_bytes, "Print a generated text of this many bytes at the end")
-      ->check(CLI::Range(0, 1 << 20));
+      ->transform(WholeNumber<int64_t>(0, 1 << 20));
   run->add_option("--prompt", line.local.prompt, "What the sample continues");
   run->add_option("--label", line.labels, "KEY=VALUE, may be repeated");
   run->add_flag("--state-hash", line.local.state_hash,
@@ -242,17 +244,22 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   };
   add("--params", f.params, "Parameters, such as 1B, 350M or 20k")->capture_default_str();
   add("--layers", f.layers, "Layers that share them, with an embedding of a layer's size")
-      ->capture_default_str();
-  add("--tokens", f.tokens, "Tokens of a micro-batch: activations grow with them")->capture_default_str();
+      ->capture_default_str()
+      ->transform(WholeNumber(1));
+  add("--tokens", f.tokens, "Tokens of a micro-batch: activations grow with them")
+      ->capture_default_str()
+      ->transform(WholeNumber<int64_t>(1));
   add("--micro-batches", f.micro_batches, "Of an optimizer step")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
-  add("--steps", f.steps, "Optimizer steps")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+      ->transform(WholeNumber<int64_t>(1, 1 << 20));
+  add("--steps", f.steps, "Optimizer steps")
+      ->capture_default_str()
+      ->transform(WholeNumber<int64_t>(1, 1 << 20));
   add("--precision", f.precision, "bf16, fp16 (with a dynamic loss scale) or fp32")->capture_default_str();
   add("--optimizer", f.optimizer, "adamw or adamw8bit")->capture_default_str();
-  add("--clip", f.clip, "Global norm to clip gradients to; 0: none")
+  add("--clip", f.clip, "Global norm to clip gradients to, 1e-12 to 1e12; 0: none")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->transform(RealNumber(0, kGradClipMax));
   add("--mode", f.mode, "sync, overlap, forward-overlap, speculative or delayed, which changes results");
   add("--params-home", f.params_home, "device, host or nvme");
   add("--gradients-home", f.gradients_home, "device, host or nvme");
@@ -263,19 +270,19 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   add("--nvme", f.nvme, "Budget of NVMe space");
   add("--nvme-path", f.nvme_paths, "Folder for states on NVMe, made when it is missing; may be repeated")
       ->capture_default_str();
-  add("--nvme-weight", f.nvme_weights, "Part of the bytes of the path in its place, in order; default: equal")
-      ->check(CLI::PositiveNumber);
+  add("--nvme-weight", f.nvme_weights,
+      "Part of the bytes of the path in its place, in order; default: equal");
   add("--chunk", f.chunk, "Bytes of a chunk's fp32 elements, such as 4MiB");
-  add("--depth", f.depth, "Units fetched ahead")->check(CLI::Range(0, 64));
-  add("--io-threads", f.io_threads, "NVMe lanes of each direction")->check(CLI::Range(0, 64));
+  add("--depth", f.depth, "Units fetched ahead")->transform(WholeNumber(0, 64));
+  add("--io-threads", f.io_threads, "NVMe lanes of each direction")->transform(WholeNumber(0, 64));
   add("--io-depth", f.io_depth, "Requests of a lane that are out at a time")
       ->capture_default_str()
-      ->check(CLI::Range(1, 1024));
+      ->transform(WholeNumber(1, 1024));
   add("--io-backend", f.io_backend, "auto, io_uring or threads")->capture_default_str();
   offload->add_flag("!--buffered", f.direct_io, "Through the page cache instead of O_DIRECT");
   add("--threads", f.threads, "Of AdamW, norms and accumulation")
       ->capture_default_str()
-      ->check(CLI::Range(1, 256));
+      ->transform(WholeNumber(1, 256));
   add("--isa", f.isa, "What AdamW runs on: scalar, avx2, avx512 or auto")->capture_default_str();
   add("--compute-delay", f.compute_delay,
       "What each block's forward and backward takes at least, such as 5ms: asleep, as while an accelerator "
@@ -284,7 +291,9 @@ void AddBenchCommands(CLI::App& app, CommandLine& line) {
   add("--inject", f.inject,
       "A gradient that is not finite: KIND:STEP:TENSOR, such as inf:2:first, nan:3:last")
       ->option_text("KIND:STEP:TENSOR");
-  add("--seed", f.seed, "Of weights and gradients")->capture_default_str()->check(CLI::NonNegativeNumber);
+  add("--seed", f.seed, "Of weights and gradients")
+      ->capture_default_str()
+      ->transform(WholeNumber<uint64_t>(0));
   offload->add_flag("--state-hash", f.state_hash,
                     "SHA-256 of all states after every step; steps then run one by one");
   offload->callback([&] {
@@ -334,9 +343,11 @@ int Main(int argc, char** argv) {
   app.add_option("-o,--output", line.format, "table, json, yaml or jsonl")
       ->check(CLI::IsMember({"table", "json", "yaml", "jsonl"}))
       ->option_text("FORMAT");
-  app.add_option("--timeout", line.globals.timeout_seconds, "Seconds to watch at most; 0: no limit")
-      ->check(Finite())
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("--timeout", line.globals.timeout_seconds,
+                 "Seconds to watch, or to wait for a change to be confirmed, at most; the job goes on after "
+                 "that, but "
+                 "`local run` stops. 0: no limit of a watch")
+      ->transform(RealNumber(0, kTimeoutMaxSeconds));
   app.add_option("--bin-dir", line.globals.bin_dir,
                  "Folder of strata_server, strata_worker and strata_trainer");
   AddLocalCommands(app, line);

@@ -8,6 +8,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/fd.h"
+#include "common/number_flags.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/trainer.h"
 #include "worker/trainer_channel/trainer_channel.h"
@@ -35,11 +36,14 @@ int main(int argc, char** argv) {
   CLI::App* generate = app.add_subcommand("generate", "print text from a checkpoint");
   generate->add_option("--checkpoint", options.checkpoint, "a step-* folder")->required();
   generate->add_option("--prompt", options.prompt, "text to continue");
-  generate->add_option("--max-tokens", options.max_tokens, "tokens to make")->check(CLI::Range(1, 1'000'000));
-  generate->add_option("--seed", options.seed, "the same seed gives the same text");
+  generate->add_option("--max-tokens", options.max_tokens, "tokens to make")
+      ->transform(strata::WholeNumber<int64_t>(1, 1 << 20));
+  generate->add_option("--seed", options.seed, "the same seed gives the same text")
+      ->transform(strata::WholeNumber<uint64_t>(0));
   generate->add_option("--temperature", options.temperature, "0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0));
-  generate->add_option("--threads", options.threads, "compute threads")->check(CLI::Range(1, 1024));
+      ->transform(strata::RealNumber(0, 100));
+  generate->add_option("--threads", options.threads, "compute threads")
+      ->transform(strata::WholeNumber(1, 1024));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,3 +1,6 @@
+#include <poll.h>
+#include <unistd.h>
+
 #include <bit>
 #include <map>
 #include <string>
@@ -18,6 +21,7 @@
 #include "common/fd.h"
 #include "common/seconds.h"
 #include "offload/exec/trace.h"
+#include "offload/store/store_folder.h"
 
 namespace strata {
 namespace {
@@ -274,6 +278,15 @@ ExitCode FailBench(const absl::Status& status) {
   return ExitCode::kUsage;
 }
 
+constexpr absl::Duration kInterruptGrace = absl::Seconds(1);
+
+// For the end of the program beside a run that does not end: stderr may be a pipe that nobody reads.
+void PrintErrorIfItCanTakeIt(const std::string& text) {
+  pollfd err = {.fd = STDERR_FILENO, .events = POLLOUT};
+  if (poll(&err, 1, 0) == 1 && (err.revents & POLLOUT) != 0)
+    (void)!write(STDERR_FILENO, text.data(), text.size());
+}
+
 std::string LadderText(const Ladder& ladder) {
   return absl::StrJoin(ladder, "; ", [](std::string* out, const Rung& rung) {
     absl::StrAppend(out, FeatureName(rung.feature), ": ", rung.chosen);
@@ -281,21 +294,13 @@ std::string LadderText(const Ladder& ladder) {
   });
 }
 
-}  // namespace
-
-ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
-  // Before any thread: Ctrl-C must not end the program with a folder left behind.
-  InterruptWatcher interrupt;
-  absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
-  if (!options.ok()) return FailBench(options.status());
-  options->stop = interrupt.token();
-  const NvmeSpeeds calibrated = CalibratedOf(*options);
-  const Format format = globals.format;
-  NvmeFolders folders;
+// The run and all it prints, which may wait for a reader.
+ExitCode RunAndReport(const OffloadBenchOptions& options, Format format, NvmeFolders& folders) {
+  const NvmeSpeeds calibrated = CalibratedOf(options);
   const auto on_plan = [&](const PlannedJob& planned) {
     if (format == Format::kTable) PrintOut(PlanText(planned));
     if (planned.peak_bytes[static_cast<int>(Tier::kNvme)] == 0) return;
-    for (const std::string& path : flags.nvme_paths) folders.Make(path);
+    for (const NvmePath& path : options.engine.store.paths) folders.Make(path.path);
   };
   const auto on_step = [&](const StepPlan& plan, const OffloadBenchStep& step) {
     switch (format) {
@@ -311,7 +316,7 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
         break;
     }
   };
-  const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(*options, on_plan, on_step);
+  const absl::StatusOr<OffloadBenchReport> report = RunOffloadBench(options, on_plan, on_step);
   folders.RemoveEmpty();
   if (!report.ok()) return FailBench(report.status());
   Json json;
@@ -335,6 +340,29 @@ ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags)
                         LadderText(report->ladder), "\n", SummaryText(*report, calibrated));
   }));
   return ExitCode::kOk;
+}
+
+}  // namespace
+
+ExitCode RunBenchOffload(const Globals& globals, const BenchOffloadFlags& flags) {
+  // Before any thread: Ctrl-C must not end the program with a folder left behind.
+  InterruptWatcher interrupt;
+  absl::StatusOr<OffloadBenchOptions> options = BenchOptionsOf(flags);
+  if (!options.ok()) return FailBench(options.status());
+  if (interrupt.token().stop_requested()) return FailBench(absl::CancelledError("the run was cancelled"));
+  options->stop = interrupt.token();
+  NvmeFolders folders;
+  const auto abandon = [&] {
+    // The stores' files have no names and go with the process.
+    for (const NvmePath& path : options->engine.store.paths)
+      (void)rmdir(StoreFolderName(path.path, options->engine.store.owner).c_str());
+    folders.RemoveEmpty();
+    PrintErrorIfItCanTakeIt("error: the run was cancelled in the midst of what does not end\n");
+  };
+  ExitCode code = ExitCode::kFailed;
+  RunUntilAbandoned([&] { code = RunAndReport(*options, globals.format, folders); }, interrupt.token(),
+                    kInterruptGrace, abandon, static_cast<int>(ExitCode::kCancelled));
+  return code;
 }
 
 }  // namespace strata

@@ -18,6 +18,7 @@
 #include "offload/io/path_probe.h"
 #include "offload/model/moments.h"
 #include "offload/plan/chunk_size.h"
+#include "proto/job_spec/validate.h"
 #include "proto/machine/machine.h"
 
 namespace strata {
@@ -186,8 +187,10 @@ absl::StatusOr<OffloadBenchOptions> BenchOptionsOf(const BenchOffloadFlags& flag
   STRATA_ASSIGN_OR_RETURN(const int64_t chunk, ParseBudget("--chunk", flags.chunk));
   request.chunk_elements = ChunkElements(chunk);
   request.io_threads = flags.io_threads;
-  if (!std::isfinite(flags.clip) || flags.clip < 0)
-    return absl::InvalidArgumentError(absl::StrCat("--clip: ", flags.clip, " is not a norm: 0 or more"));
+  if (flags.clip != 0 && !(flags.clip >= kGradClipMin && flags.clip <= kGradClipMax)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--clip: ", flags.clip, " is neither 0, for none, nor from 1e-12 to 1e12"));
+  }
   options.clip_norm = flags.clip;
   options.steps = flags.steps;
   options.threads = flags.threads;

@@ -88,6 +88,9 @@ TEST(BenchOptionsTest, WhatIsWrongIsNamedWithItsFlag) {
          f.nvme_weights = {1, 2};
        }},
       {"--clip", [](auto& f) { f.clip = std::nan(""); }},
+      {"--clip", [](auto& f) { f.clip = 1e300; }},
+      {"--clip", [](auto& f) { f.clip = 1e-300; }},
+      {"--clip", [](auto& f) { f.clip = -1; }},
       {"--io-backend", [](auto& f) { f.io_backend = "spdk"; }},
   };
   for (const auto& [flag, set] : cases) {

@@ -40,7 +40,9 @@ absl::StatusOr<LocalCheckpoint> Find(const Globals& globals, const std::string& 
 ExitCode RunCheckpointList(const Globals& globals, const std::string& job) {
   const absl::StatusOr<std::string> name = JobName(job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
-  const absl::StatusOr<std::vector<v1::Checkpoint>> checkpoints = Connect(globals)->ListCheckpoints(*name);
+  const std::unique_ptr<Client> client = Connect(globals);
+  const absl::StatusOr<std::vector<v1::Checkpoint>> checkpoints =
+      OnJob(*client, *name, [&](const std::string& full) { return client->ListCheckpoints(full); });
   if (!checkpoints.ok()) return Fail(checkpoints.status());
   std::vector<Json> items;
   for (const v1::Checkpoint& checkpoint : *checkpoints) items.push_back(ToJson(checkpoint));

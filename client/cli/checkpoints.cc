@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/command_util.h"
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -61,9 +62,13 @@ absl::StatusOr<v1::Checkpoint> Lookup(Client& client, const std::string& what) {
   const absl::StatusOr<std::string> job = JobName(what);
   if (!job.ok()) {
     STRATA_ASSIGN_OR_RETURN(const std::string name, CheckpointName(what));
-    return client.GetCheckpoint(name);
+    const size_t tail = name.rfind("/checkpoints/");
+    return OnJob(client, name.substr(0, tail),
+                 [&](const std::string& full) { return client.GetCheckpoint(full + name.substr(tail)); });
   }
-  STRATA_ASSIGN_OR_RETURN(const std::vector<v1::Checkpoint> checkpoints, client.ListCheckpoints(*job));
+  STRATA_ASSIGN_OR_RETURN(
+      const std::vector<v1::Checkpoint> checkpoints,
+      OnJob(client, *job, [&](const std::string& full) { return client.ListCheckpoints(full); }));
   const v1::Checkpoint* newest = nullptr;
   for (const v1::Checkpoint& checkpoint : checkpoints) {
     if (newest == nullptr || checkpoint.step() > newest->step()) newest = &checkpoint;

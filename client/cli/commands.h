@@ -95,6 +95,9 @@ struct LocalRunFlags {
   int64_t sample_bytes = 0;
   std::string prompt;
   std::map<std::string, std::string> labels;
+  // What this machine gives where the job file leaves it open; "": a share of what is free.
+  std::string device, host, nvme;
+  bool restart = false;  // cancels the unfinished job of an earlier run
   bool state_hash = false;
   bool keep_running = false;
   bool require_gpu = false;

@@ -6,6 +6,9 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <condition_variable>
+#include <mutex>
+
 #include "absl/time/clock.h"
 #include "common/check.h"
 
@@ -66,6 +69,29 @@ void InterruptWatcher::Run() {
     }
     source_.request_stop();
   }
+}
+
+void RunUntilAbandoned(const std::function<void()>& body, std::stop_token stop, absl::Duration grace,
+                       const std::function<void()>& abandon, int code) {
+  std::mutex mu;
+  std::condition_variable_any changed;
+  bool done = false;
+  Thread thread("abandonable", [&] {
+    body();
+    const std::lock_guard<std::mutex> lock(mu);
+    done = true;
+    changed.notify_all();
+  });
+  {
+    std::unique_lock<std::mutex> lock(mu);
+    const bool ended = changed.wait(lock, stop, [&] { return done; }) ||
+                       changed.wait_for(lock, absl::ToChronoNanoseconds(grace), [&] { return done; });
+    if (!ended) {
+      abandon();
+      _exit(code);
+    }
+  }
+  thread.Join();
 }
 
 }  // namespace strata

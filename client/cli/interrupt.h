@@ -3,6 +3,7 @@
 #ifndef CLIENT_CLI_INTERRUPT_H_
 #define CLIENT_CLI_INTERRUPT_H_
 
+#include <functional>
 #include <stop_token>
 
 #include "absl/time/time.h"
@@ -40,6 +41,13 @@ class InterruptWatcher {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
   Thread thread_;
 };
+
+// Runs `body` on a thread of its own and returns when it has returned. When `stop` was requested and the body
+// is still at work after `grace` (it waits for a slow disk, or for who reads its output), calls `abandon` on
+// the calling thread and ends the program with exit code `code`: nothing else is destroyed, so `abandon`
+// removes what must not stay. It must not wait for anything that the body may hold.
+void RunUntilAbandoned(const std::function<void()>& body, std::stop_token stop, absl::Duration grace,
+                       const std::function<void()>& abandon, int code);
 
 }  // namespace strata
 

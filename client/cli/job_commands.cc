@@ -4,11 +4,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/command_util.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/job_file.h"
 #include "client/cli/local_limits.h"
+#include "client/cli/metric_names.h"
 #include "client/cli/preflight.h"
 #include "client/cli/run_view.h"
 #include "client/cli/views.h"
@@ -58,6 +60,24 @@ ExitCode Follow(const Globals& globals, InterruptWatcher& interrupt, Client& cli
   PrintError(absl::StrCat("Detached; the job goes on. Watch it again with:\n  strata watch ", ShortName(name),
                           " --server ", globals.server, "\n"));
   return ExitCode::kOk;
+}
+
+// "": nothing is wrong.
+std::string WrongMetricFlags(const MetricFlags& flags) {
+  for (const std::string& name : flags.series) {
+    if (!IsMetricName(name)) {
+      return absl::StrCat(
+          "--series: '", name,
+          "' is not the name of a value of a step: `strata metrics JOB` names those of a job");
+    }
+  }
+  if (flags.max_step > 0 && flags.min_step > flags.max_step)
+    return absl::StrCat("--min-step ", flags.min_step, " is after --max-step ", flags.max_step);
+  return "";
+}
+
+absl::StatusOr<v1::Job> Lookup(Client& client, const std::string& name) {
+  return OnJob(client, name, [&](const std::string& full) { return client.GetJob(full); });
 }
 
 // Where the CPU would train: why no GPU would, and what else to plan for.
@@ -146,7 +166,7 @@ ExitCode RunList(const Globals& globals, const ListFlags& flags) {
 ExitCode RunGet(const Globals& globals, const std::string& job) {
   const absl::StatusOr<std::string> name = JobName(job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
-  const absl::StatusOr<v1::Job> got = Connect(globals)->GetJob(*name);
+  const absl::StatusOr<v1::Job> got = Lookup(*Connect(globals), *name);
   if (!got.ok()) return Fail(got.status());
   return PrintOne(globals, *got, JobText(*got));
 }
@@ -156,13 +176,17 @@ ExitCode RunWatch(const Globals& globals, const std::string& job) {
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
   InterruptWatcher interrupt;
   const std::unique_ptr<Client> client = Connect(globals, interrupt.token());
-  return Follow(globals, interrupt, *client, *name);
+  const absl::StatusOr<v1::Job> got = Lookup(*client, *name);
+  if (!got.ok()) return Fail(got.status());
+  return Follow(globals, interrupt, *client, got->name());
 }
 
 ExitCode RunCancel(const Globals& globals, const std::string& job, const std::string& reason) {
   const absl::StatusOr<std::string> name = JobName(job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
-  const absl::StatusOr<v1::Job> got = Connect(globals)->CancelJob(*name, reason);
+  const std::unique_ptr<Client> client = Connect(globals);
+  const absl::StatusOr<v1::Job> got =
+      OnJob(*client, *name, [&](const std::string& full) { return client->CancelJob(full, reason); });
   if (!got.ok()) return Fail(got.status());
   return PrintOne(globals, *got, absl::StrCat(ShortName(got->name()), " ", StateText(got->status()), "\n"));
 }
@@ -170,7 +194,9 @@ ExitCode RunCancel(const Globals& globals, const std::string& job, const std::st
 ExitCode RunEvents(const Globals& globals, const std::string& job) {
   const absl::StatusOr<std::string> name = JobName(job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
-  const absl::StatusOr<std::vector<v1::JobEvent>> events = Connect(globals)->ListJobEvents(*name);
+  const std::unique_ptr<Client> client = Connect(globals);
+  const absl::StatusOr<std::vector<v1::JobEvent>> events =
+      OnJob(*client, *name, [&](const std::string& full) { return client->ListJobEvents(full); });
   if (!events.ok()) return Fail(events.status());
   return PrintList(globals, *events, &EventTable);
 }
@@ -203,37 +229,41 @@ ExitCode RunVersion(const Globals& globals) {
 ExitCode RunLogs(const Globals& globals, const LogFlags& flags) {
   const absl::StatusOr<std::string> name = JobName(flags.job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  const std::unique_ptr<Client> client = Connect(globals);
+  const absl::StatusOr<v1::Job> job = Lookup(*client, *name);
+  if (!job.ok()) return Fail(job.status());
   v1::ReadLogsRequest request;
-  request.set_name(*name);
+  request.set_name(job->name());
   request.set_follow(flags.follow);
   request.set_attempt(flags.attempt);
   request.set_tail_lines(flags.tail_lines);
-  const absl::Status status =
-      Connect(globals)->ReadLogs(request, {}, [&](const v1::ReadLogsResponse& response) {
-        if (response.has_gap()) {
-          PrintError(absl::StrCat("[", response.gap().missing_bytes(),
-                                  " bytes missing: ", response.gap().why(), "]\n"));
-        }
-        if (globals.format != Format::kTable)
-          return !response.has_chunk() || PrintOut(ToLine(ToJson(response.chunk())) + "\n");
-        return PrintOut(response.chunk().data());
-      });
+  const absl::Status status = client->ReadLogs(request, {}, [&](const v1::ReadLogsResponse& response) {
+    if (response.has_gap()) {
+      PrintError(
+          absl::StrCat("[", response.gap().missing_bytes(), " bytes missing: ", response.gap().why(), "]\n"));
+    }
+    if (globals.format != Format::kTable)
+      return !response.has_chunk() || PrintOut(ToLine(ToJson(response.chunk())) + "\n");
+    return PrintOut(response.chunk().data());
+  });
   return status.ok() ? ExitCode::kOk : Fail(status);
 }
 
 ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags) {
   const absl::StatusOr<std::string> name = JobName(flags.job);
   if (!name.ok()) return PrintError(RenderError(name.status())), ExitCode::kUsage;
+  if (const std::string wrong = WrongMetricFlags(flags); !wrong.empty())
+    return PrintError("error: " + wrong + "\n"), ExitCode::kUsage;
   const std::unique_ptr<Client> client = Connect(globals);
+  const absl::StatusOr<v1::Job> job = Lookup(*client, *name);
+  if (!job.ok()) return Fail(job.status());
   if (flags.follow || globals.format == Format::kJsonl) {
     // Rows as they come. Without --follow the stream is read up to what is there now.
-    absl::StatusOr<v1::Job> job = client->GetJob(*name);
-    if (!job.ok()) return Fail(job.status());
     const int64_t last =
         IsTerminal(job->status().state()) || flags.follow ? INT64_MAX : job->status().progress().step();
     if (last == 0) return ExitCode::kOk;
     const std::set<std::string> wanted(flags.series.begin(), flags.series.end());
-    const absl::Status status = client->StreamMetrics(*name, 0, {}, [&](const v1::MetricRow& row) {
+    const absl::Status status = client->StreamMetrics(job->name(), 0, {}, [&](const v1::MetricRow& row) {
       if (row.step() < flags.min_step || (flags.max_step > 0 && row.step() > flags.max_step))
         return row.step() < last;
       Json json = MetricRowJson(row);
@@ -245,13 +275,18 @@ ExitCode RunMetrics(const Globals& globals, const MetricFlags& flags) {
     return status.ok() ? ExitCode::kOk : Fail(status);
   }
   v1::QueryMetricsRequest request;
-  request.set_name(*name);
+  request.set_name(job->name());
   for (const std::string& series : flags.series) request.add_series(series);
   request.set_min_step(flags.min_step);
   request.set_max_step(flags.max_step);
   request.set_max_points(flags.max_points);
   const absl::StatusOr<v1::QueryMetricsResponse> metrics = client->QueryMetrics(request);
   if (!metrics.ok()) return Fail(metrics.status());
+  std::set<std::string> missing(flags.series.begin(), flags.series.end());
+  for (const v1::Series& series : metrics->series()) missing.erase(series.name());
+  if (!missing.empty())
+    PrintError(absl::StrCat("note: ", ShortName(job->name()), " has no ", absl::StrJoin(missing, ", "),
+                            " in these steps; texts (state_hash, ...) are in -o jsonl\n"));
   return PrintOne(globals, *metrics, MetricTable(*metrics, !flags.series.empty()));
 }
 

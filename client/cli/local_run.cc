@@ -35,8 +35,10 @@
 #include "client/cli/views.h"
 #include "client/cli/watch.h"
 #include "client/lib/names.h"
+#include "common/bytes.h"
 #include "common/fd.h"
 #include "common/status.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
@@ -77,16 +79,65 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
+struct BudgetFlag {
+  const char* flag;
+  const char* field;
+  const std::string LocalRunFlags::*text;
+  int64_t (v1::MemorySpec::*get)() const;
+  void (v1::MemorySpec::*set)(int64_t);
+};
+constexpr BudgetFlag kBudgetFlags[] = {
+    {"--device", "memory.device", &LocalRunFlags::device, &v1::MemorySpec::device,
+     &v1::MemorySpec::set_device},
+    {"--host", "memory.host", &LocalRunFlags::host, &v1::MemorySpec::host, &v1::MemorySpec::set_host},
+    {"--nvme", "memory.nvme", &LocalRunFlags::nvme, &v1::MemorySpec::nvme, &v1::MemorySpec::set_nvme},
+};
+
+// Writes the budgets that were given as flags into a job's memory. A job that has its own keeps them: it is
+// the same job on any machine.
+std::vector<FieldViolation> GiveBudgets(const LocalRunFlags& flags, v1::MemorySpec& memory) {
+  std::vector<FieldViolation> violations;
+  for (const BudgetFlag& budget : kBudgetFlags) {
+    const std::string& text = flags.*budget.text;
+    if (text.empty()) continue;
+    const absl::StatusOr<int64_t> bytes = ParseBytes(text);
+    if (!bytes.ok()) {
+      violations.push_back({.field = budget.flag, .description = std::string(bytes.status().message())});
+    } else if (*bytes <= 0) {
+      violations.push_back(
+          {.field = budget.flag, .description = absl::StrCat(text, " is not more than nothing")});
+    } else if (const int64_t own = (memory.*budget.get)(); own > 0) {
+      violations.push_back(
+          {.field = budget.flag,
+           .description = absl::StrCat("the job file has ", budget.field, ": ", FormatBytes(own),
+                                       ": write auto there to give it here")});
+    } else {
+      (memory.*budget.set)(*bytes);
+    }
+  }
+  return violations;
+}
+
+// What is wrong with a budget that was given as a flag is wrong with the flag.
+void NameFlags(const LocalRunFlags& flags, std::vector<FieldViolation>& violations) {
+  for (FieldViolation& violation : violations) {
+    for (const BudgetFlag& budget : kBudgetFlags) {
+      if (violation.field == budget.field && !(flags.*budget.text).empty()) violation.field = budget.flag;
+    }
+  }
+}
+
 // Step 1. Creates nothing but the probe's unnamed file.
 std::optional<ExitCode> Prepare(LocalRun& run) {
-  const v1::JobSpec& spec = run.job.spec;
+  v1::JobSpec spec = run.job.spec;
+  std::vector<FieldViolation> violations = GiveBudgets(run.flags, *spec.mutable_memory());
   run.state_dir = AbsolutePath(run.flags.state_dir.empty() ? absl::StrCat("strata-runs/", spec.name())
                                                            : run.flags.state_dir);
   run.nvme_path = run.flags.nvme_path.empty() ? run.state_dir + "/nvme" : AbsolutePath(run.flags.nvme_path);
   run.state_dir_is_new = !Exists(run.state_dir);
   absl::StatusOr<LocalMachine> machine = LookAtMachine(run.globals.bin_dir);
   if (!machine.ok()) return Fail(machine.status());
-  std::vector<FieldViolation> violations = CheckFiles(spec);
+  for (FieldViolation& violation : CheckFiles(spec)) violations.push_back(std::move(violation));
   const std::string storage_flag = run.flags.nvme_path.empty() ? "--state-dir" : "--nvme-path";
   for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
     violations.push_back(std::move(violation));
@@ -97,10 +148,11 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   for (FieldViolation& violation : CheckRequiredGpu(spec, machine->why_no_gpu))
     violations.push_back(std::move(violation));
   for (FieldViolation& violation : CheckMemory(spec, *machine)) violations.push_back(std::move(violation));
+  NameFlags(run.flags, violations);
   PrintViolations(run.job, violations);
   if (!violations.empty()) return ExitCode::kRejected;
   const v1::ResourceRequest limits = LocalLimits(spec, *machine, run.nvme_path);
-  absl::StatusOr<v1::JobPlan> plan = PlanJob(spec, limits);
+  absl::StatusOr<v1::JobPlan> plan = PlanJob(run.job.spec, limits);
   if (!plan.ok()) return Fail(plan.status());
   if (!plan->fits()) {
     PrintError(absl::StrCat("error: ", run.job.path, ": ", PlanText(*plan)));
@@ -199,6 +251,15 @@ absl::Status WaitForWorker(LocalService& service, Client& client, std::stop_toke
   }
 }
 
+// The first field in which two job files differ: "modified: training.steps: 3 -> 4".
+std::string FirstDifference(const v1::JobSpec& before, const v1::JobSpec& now) {
+  google::protobuf::util::MessageDifferencer differencer;
+  std::string text;
+  differencer.ReportDifferencesToString(&text);
+  differencer.Compare(before, now);
+  return text.substr(0, text.find('\n'));
+}
+
 // Step 3: the unfinished job of an earlier run with the same file, or a new one.
 absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
   v1::CreateJobRequest request;
@@ -208,15 +269,22 @@ absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
   STRATA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, client.ListJobs("", 0));
   for (const v1::Job& job : jobs) {
     if (IsTerminal(job.status().state())) continue;
+    if (run.flags.restart) {
+      STRATA_RETURN_IF_ERROR(client.CancelJob(job.name(), "strata local run --restart").status());
+      PrintError(
+          absl::StrCat("cancelled ", ShortName(job.name()), ", which an earlier run left unfinished\n"));
+      continue;
+    }
     if (ToJson(job.spec()) == ToJson(request.spec())) {
       PrintError(absl::StrCat("going on with ", ShortName(job.name()),
                               ", which an earlier run of this file left unfinished\n"));
       return job;
     }
-    return absl::AbortedError(absl::StrCat(
-        run.state_dir, " holds the unfinished job ", ShortName(job.name()),
-        " of another job file: go on with that file, cancel it (", "`strata cancel ", ShortName(job.name()),
-        " --server ", client.address(), "` during its run), or choose another --state-dir"));
+    return absl::AbortedError(absl::StrCat(run.state_dir, " holds the unfinished job ", ShortName(job.name()),
+                                           ", which is not what the job file says now (",
+                                           FirstDifference(job.spec(), request.spec()),
+                                           "): add --restart to cancel it and begin anew, undo the change to "
+                                           "go on with it, or choose another --state-dir"));
   }
   absl::StatusOr<v1::Job> job = client.CreateJob(request);
   if (job.ok()) PrintError(absl::StrCat("submitted ", ShortName(job->name()), "\n"));
@@ -324,7 +392,12 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
   if (!job.ok()) return Fail(job.status());
   const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
   if (!end.ok()) {
-    if (!interrupt.token().stop_requested()) return Fail(end.status());
+    if (!interrupt.token().stop_requested()) {
+      const ExitCode code = Fail(end.status());
+      if (code == ExitCode::kTimeout)
+        PrintError("Stopping; the same command goes on from the last checkpoint.\n");
+      return code;
+    }
     keep = true;  // Leave decides.
     return Leave(run, service, interrupt, *address, job->name());
   }

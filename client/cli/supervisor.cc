@@ -326,7 +326,7 @@ absl::StatusOr<Fd> LockFolder(const std::string& state_dir) {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   if (errno != EWOULDBLOCK) return ErrnoStatus(errno, "locking " + LockPath(state_dir));
   return absl::AbortedError(absl::StrCat(
-      "another run uses ", state_dir, ": watch it with `strata ls --server ADDRESS`, stop it with ",
+      "another run uses ", state_dir, ": its server's port is in ", state_dir, "/server.port, stop it with ",
       "`strata local stop --state-dir ", state_dir, "`, or choose another --state-dir"));
 }
 

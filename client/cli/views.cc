@@ -47,7 +47,9 @@ std::string ShortfallText(const v1::Shortfall& shortfall) {
   const bool count = shortfall.resource() == "workers";
   const auto amount = [&](int64_t value) { return count ? absl::StrCat(value) : FormatBytes(value); };
   std::string text = absl::StrCat(shortfall.resource(),
-                                  shortfall.scope().empty() ? "" : absl::StrCat(" of ", shortfall.scope()),
+                                  shortfall.scope().empty()     ? ""
+                                  : shortfall.scope() == "rank" ? " per rank"
+                                                                : absl::StrCat(" of ", shortfall.scope()),
                                   ": needs ", amount(shortfall.requested()));
   if (!count) absl::StrAppend(&text, " (", shortfall.requested(), " bytes)");
   absl::StrAppend(&text, ", has ", amount(shortfall.total()));

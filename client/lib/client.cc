@@ -32,6 +32,8 @@ constexpr int kKeepaliveMs = 30'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kReconnectMaxMs = 1'000;
 constexpr int kPageSize = 500;
+// A call that failed after this part of its deadline waited for a change.
+constexpr double kConfirmShare = 0.8;
 
 absl::Status ToStatus(const grpc::Status& status) {
   return MakeRpcStatus(status.error_code(), status.error_message(), status.error_details());
@@ -61,11 +63,16 @@ class Backoff {
   }
 
   bool ShouldRetry(const absl::Status& status) {
-    if (!absl::IsUnavailable(status) || stop_.stop_requested()) return false;
+    return absl::IsUnavailable(status) && WaitWithin(limit_, status);
+  }
+
+  // Whether to try again within `limit`; waits.
+  bool WaitWithin(absl::Duration limit, const absl::Status& status) {
+    if (stop_.stop_requested()) return false;
     const absl::Duration wait = std::max(next_, DetailsOf(status).retry_delay);
     next_ = std::min(next_ * 2, kBackoffMax);
     const absl::Duration spent = absl::Nanoseconds(Clock::Real().MonotonicNanos() - start_nanos_);
-    if (spent + wait > limit_) return false;
+    if (spent + wait > limit) return false;
     if (options_.on_retry) options_.on_retry(status);
     return SleepUnlessStopped(wait, stop_);
   }
@@ -102,21 +109,37 @@ struct Client::Impl {
         fleet(v1::FleetService::NewStub(channel)),
         checkpoints(v1::CheckpointService::NewStub(channel)) {}
 
-  // One unary call, `(stub.*method)(context, request, response)`, with retries.
+  enum class Effect { kNone, kChange };
+
+  // One unary call, `(stub.*method)(context, request, response)`, with retries. A change has a request id.
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Call(Stub& stub,
                                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                                const Request& request) {
+                                const Request& request, Effect effect = Effect::kNone) {
     Backoff backoff(options.retry_for, options, options.stop);
     while (true) {
+      const int64_t begin = Clock::Real().MonotonicNanos();
       grpc::ClientContext context;
       context.set_deadline(absl::ToChronoTime(absl::Now() + options.call_timeout));
       Response response;
       std::stop_callback cancel(options.stop, [&] { context.TryCancel(); });
       const absl::Status status = ToStatus((stub.*method)(&context, request, &response));
       if (status.ok()) return response;
+      if (effect == Effect::kChange && IsUnconfirmed(status, begin)) {
+        if (backoff.WaitWithin(options.confirm_for, status)) continue;
+        return Annotate(Explain(status),
+                        "the server has not confirmed the change in time, which may still happen");
+      }
       if (!backoff.ShouldRetry(status)) return Explain(status);
     }
+  }
+
+  // The server, or the way to it, took so long that the change may have been made. It gives up at the
+  // deadline too.
+  bool IsUnconfirmed(const absl::Status& status, int64_t begin_nanos) const {
+    const absl::Duration took = absl::Nanoseconds(Clock::Real().MonotonicNanos() - begin_nanos);
+    return absl::IsDeadlineExceeded(status) ||
+           (absl::IsUnavailable(status) && took > options.call_timeout * kConfirmShare);
   }
 
   // Whether a stream may end well before the reader has what it wants.
@@ -171,7 +194,7 @@ const std::string& Client::address() const { return impl_->options.address; }
 
 absl::StatusOr<v1::Job> Client::CreateJob(v1::CreateJobRequest request) {
   if (request.request_id().empty()) request.set_request_id(NewRequestId());
-  return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CreateJob, request);
+  return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CreateJob, request, Impl::Effect::kChange);
 }
 
 absl::StatusOr<v1::JobPlan> Client::PlanJob(const v1::JobSpec& spec, const std::string& worker) {
@@ -209,7 +232,7 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& name, const std::st
   request.set_name(name);
   request.set_reason(reason);
   request.set_request_id(NewRequestId());
-  return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CancelJob, request);
+  return impl_->Call(*impl_->jobs, &v1::JobService::Stub::CancelJob, request, Impl::Effect::kChange);
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> Client::ListJobEvents(const std::string& name) {

@@ -1,8 +1,9 @@
 // Client: typed calls to a coordinator. Messages of strata.v1 go in and out; gRPC stays inside.
 //
 // Every call retries UNAVAILABLE with backoff (which is safe: mutating requests carry an id that makes a
-// replay harmless) and has a deadline. Streams resume from their cursor after a lost connection. Errors carry
-// the server's details (rpc_error.h). Thread-safe; calls block.
+// replay harmless) and has a deadline. A change that a slow server has not confirmed by then is asked for
+// again under the same id, so that its answer is what became of the first. Streams resume from their cursor
+// after a lost connection. Errors carry the server's details (rpc_error.h). Thread-safe; calls block.
 #ifndef CLIENT_LIB_CLIENT_H_
 #define CLIENT_LIB_CLIENT_H_
 
@@ -29,9 +30,12 @@ struct ClientOptions {
   absl::Duration call_timeout = absl::Seconds(30);  // of one attempt of a unary call
   // How long an unreachable server is tried again: by unary calls, and by streams since the last message.
   absl::Duration retry_for = absl::Seconds(5);
+  // How long a server that is there but slow (its disk is) is asked again to confirm a change. Then the error
+  // says that the change may still happen.
+  absl::Duration confirm_for = absl::Seconds(90);
   absl::Duration stream_retry_for = absl::Seconds(60);
   std::stop_token stop;  // ends waiting and streams with kCancelled
-  // Told about each lost connection that will be tried again; may be empty. Called on the calling thread.
+  // Told about each failure that will be tried again; may be empty. Called on the calling thread.
   std::function<void(const absl::Status&)> on_retry;
 };
 

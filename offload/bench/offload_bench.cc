@@ -191,7 +191,8 @@ absl::StatusOr<OffloadBenchReport> RunOffloadBench(
   SyntheticCompute compute(layout, {.seed = options.seed,
                                     .delay = options.shape.compute_delay,
                                     .busy = options.compute_busy,
-                                    .injection = injection});
+                                    .injection = injection,
+                                    .stop = options.stop});
   RankEngineOptions engine_options = options.engine;
   engine_options.train.clip_norm = options.clip_norm;
   if (layout.compute_dtype == DType::kF16) engine_options.train.loss_scale = LossScaleRule();

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
-#include <thread>
+#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
@@ -72,22 +73,29 @@ uint64_t BatchOf(const int32_t* tokens) {
   return static_cast<uint64_t>(static_cast<uint32_t>(tokens[0])) << 32 | static_cast<uint32_t>(tokens[1]);
 }
 
-// Lets a call take at least `delay`, from its construction to its end.
+// Lets a call take at least `delay`, from its construction to its end, unless a stop is requested.
 class Delay {
  public:
   explicit Delay(const SyntheticComputeOptions& options)
-      : busy_(options.busy),
+      : options_(options),
         until_(std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(options.delay)) {}
   ~Delay() {
-    if (!busy_) std::this_thread::sleep_until(until_);
-    while (std::chrono::steady_clock::now() < until_) {
+    if (!options_.busy) Sleep();
+    while (std::chrono::steady_clock::now() < until_ && !options_.stop.stop_requested()) {
     }
   }
   Delay(const Delay&) = delete;
   Delay& operator=(const Delay&) = delete;
 
  private:
-  const bool busy_;
+  void Sleep() const {
+    std::mutex mu;
+    std::condition_variable_any never;
+    std::unique_lock<std::mutex> lock(mu);
+    never.wait_until(lock, options_.stop, until_, [] { return false; });
+  }
+
+  const SyntheticComputeOptions& options_;
   const std::chrono::steady_clock::time_point until_;
 };
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stop_token>
 
 #include "absl/time/time.h"
 #include "offload/exec/block_compute.h"
@@ -32,6 +33,7 @@ struct SyntheticComputeOptions {
   absl::Duration delay;
   bool busy = false;
   std::optional<Injection> injection;
+  std::stop_token stop;  // ends what is left of a delay
 };
 
 class SyntheticCompute : public BlockCompute {

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -207,6 +209,20 @@ TEST(SyntheticComputeTest, AnInjectionHitsItsTensorInItsStepOnly) {
     for (const float g : memory.grads[1][0]) bad += std::isfinite(g) ? 0 : 1;
     EXPECT_EQ(bad, step == 2 && micro_batch == 0 ? 1 : 0) << step << " " << micro_batch;
     EXPECT_EQ(!std::isfinite(memory.grads[1][0][tensor.offset + tensor.elements / 2]), bad == 1);
+  }
+}
+
+TEST(SyntheticComputeTest, AStopEndsADelay) {
+  const auto layout = MakeSyntheticLayout(kShape);
+  ASSERT_TRUE(layout.ok());
+  for (const bool busy : {false, true}) {
+    Memory memory(*layout);
+    std::stop_source stop;
+    SyntheticCompute compute(*layout, {.delay = absl::Hours(24), .busy = busy, .stop = stop.get_token()});
+    SyntheticCompute::MarkBatch(0, 0, memory.batch.data());
+    std::thread later([&stop] { stop.request_stop(); });
+    EXPECT_TRUE(memory.ForwardAndLoss(compute).ok());
+    later.join();
   }
 }
 

@@ -45,10 +45,14 @@ absl::Status CheckOwner(const std::string& owner) {
 
 }  // namespace
 
+std::string StoreFolderName(const std::string& path, const std::string& owner) {
+  return absl::StrCat(path, "/", kPrefix, owner);
+}
+
 absl::StatusOr<StoreFolder> StoreFolder::Lock(const std::string& path, const std::string& owner) {
   STRATA_RETURN_IF_ERROR(CheckOwner(owner));
-  const std::string base = absl::StrCat(kPrefix, owner);
-  const std::string name = absl::StrCat(path, "/", base);
+  const std::string name = StoreFolderName(path, owner);
+  const std::string base = name.substr(path.size() + 1);
   STRATA_ASSIGN_OR_RETURN(const Fd gate, EnterGate(path));
   if (mkdirat(gate.get(), base.c_str(), 0700) != 0 && errno != EEXIST) {
     return ErrnoStatus(errno, absl::StrCat("making ", name));

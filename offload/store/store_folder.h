@@ -18,6 +18,9 @@
 
 namespace strata {
 
+// <path>/strata-<owner>
+std::string StoreFolderName(const std::string& path, const std::string& owner);
+
 class StoreFolder {
  public:
   // Locks <path>/strata-<owner>/ until the object is destroyed or removed. kAlreadyExists: a living process

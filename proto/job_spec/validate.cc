@@ -38,7 +38,6 @@ constexpr double kEpsMin = 1e-30;
 constexpr double kLrMin = 1e-20;
 constexpr double kLrScaleMin = 1e-6;
 // A norm to clip to beyond these is a slip of the pen, and its square no float.
-constexpr double kClipMin = 1e-12;
 constexpr int kNameMax = 50;
 constexpr size_t kStringMax = 4096;
 constexpr int kPathsMax = 4096;
@@ -434,10 +433,10 @@ void CheckTraining(const v1::JobSpec& spec, Checker& check) {
   }
   CheckOptimizer(training.optimizer(), check);
   CheckSchedule(training, check);
-  check.Real(
-      "training.grad_clip", training.grad_clip(),
-      training.grad_clip() == 0 || (training.grad_clip() >= kClipMin && training.grad_clip() <= 1 / kClipMin),
-      "must be 0, which means no clipping, or from 1e-12 to 1e12, such as 1");
+  check.Real("training.grad_clip", training.grad_clip(),
+             training.grad_clip() == 0 ||
+                 (training.grad_clip() >= kGradClipMin && training.grad_clip() <= kGradClipMax),
+             "must be 0, which means no clipping, or from 1e-12 to 1e12, such as 1");
   check.Require(
       training.eval_every_steps() >= 0, "training.eval_every_steps",
       absl::StrCat("is ", training.eval_every_steps(), ": must be at least 0; 0 means only at the end"));

@@ -15,6 +15,9 @@ namespace strata {
 // What training.compute_threads: auto means.
 inline constexpr int kDefaultComputeThreads = 2;
 
+// training.grad_clip, where it is not 0.
+inline constexpr double kGradClipMin = 1e-12, kGradClipMax = 1e12;
+
 // Writes the documented default into every field whose default does not depend on a machine, so that a
 // stored spec says what will be trained. Idempotent, and safe on specs that Validate refuses. Left unset,
 // because the planner chooses them: memory.{device, host, nvme, placement, recompute, mode, prefetch_depth,

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -14,6 +15,8 @@
 
 namespace strata {
 namespace {
+
+constexpr size_t kSourceMax = 200;
 
 absl::Status Bad(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
@@ -89,6 +92,8 @@ void ToProto(const ComputeRates& from, v1::ComputeRates* rates) {
 }  // namespace
 
 absl::Status CheckMachine(const v1::MachineProfile& p) {
+  if (p.source().size() > kSourceMax)
+    return Bad("source", absl::StrCat("has ", p.source().size(), " bytes, at most ", kSourceMax));
   STRATA_RETURN_IF_ERROR(CheckRates("bf16", p.bf16()));
   if (p.has_f32()) STRATA_RETURN_IF_ERROR(CheckRates("f32", p.f32()));
   const std::pair<const char*, double> speeds[] = {
@@ -185,7 +190,12 @@ absl::StatusOr<v1::MachineFile> ParseMachineFile(absl::string_view text) {
 }
 
 absl::StatusOr<v1::MachineFile> LoadMachineFile(const std::string& path) {
-  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kJobFileMaxBytes));
+  STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kJobFileMaxBytes), "--machine");
+  if (absl::StripAsciiWhitespace(text).empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(path,
+                                                   " is empty: a machine file has name, device, host, nvme "
+                                                   "and speeds, as those in deploy/examples/machines"));
+  }
   absl::StatusOr<v1::MachineFile> file = ParseMachineFile(text);
   if (!file.ok()) return Annotate(file.status(), path);
   return file;

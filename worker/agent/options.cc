@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/fd.h"
+#include "common/number_flags.h"
 #include "common/status.h"
 #include "offload/store/nvme_store.h"
 #include "offload/store/store_layout.h"
@@ -159,8 +160,10 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
   app.add_option("--nvme-bytes", nvme, "Scratch bytes for jobs; auto: 80 % of what is free");
   app.add_option("--trainer", options.trainer, "Trainer executable; default: beside this one");
   app.add_flag("--require-gpu", options.require_gpu, "Do not start without a GPU that jobs can train on");
-  app.add_option("--stop-grace", stop_grace_s, "Seconds from a stop message to SIGTERM");
-  app.add_option("--checkpoint-grace", checkpoint_grace_s, "Seconds a job may take to checkpoint and stop");
+  app.add_option("--stop-grace", stop_grace_s, "Seconds from a stop message to SIGTERM")
+      ->transform(RealNumber(0, 86400));
+  app.add_option("--checkpoint-grace", checkpoint_grace_s, "Seconds a job may take to checkpoint and stop")
+      ->transform(RealNumber(0, 86400));
   app.add_flag("--check-config", options.check_config,
                "Check flags and paths, and with --require-gpu the GPU, then exit");
   try {
@@ -174,11 +177,6 @@ absl::StatusOr<std::optional<AgentOptions>> ParseAgentOptions(int argc, const ch
   STRATA_ASSIGN_OR_RETURN(options.device_bytes, ParseSizeFlag("--device-bytes", device));
   STRATA_ASSIGN_OR_RETURN(options.host_bytes, ParseSizeFlag("--host-bytes", host));
   STRATA_ASSIGN_OR_RETURN(options.nvme_bytes, ParseSizeFlag("--nvme-bytes", nvme));
-  if (!(stop_grace_s >= 0 && stop_grace_s <= 86400))
-    return FlagError("--stop-grace", "must be 0 to 86400 seconds");
-  if (!(checkpoint_grace_s >= 0 && checkpoint_grace_s <= 86400)) {
-    return FlagError("--checkpoint-grace", "must be 0 to 86400 seconds");
-  }
   options.stop_grace = absl::Seconds(stop_grace_s);
   options.checkpoint_grace = absl::Seconds(checkpoint_grace_s);
   return options;
