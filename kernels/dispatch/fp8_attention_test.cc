@@ -1,6 +1,4 @@
 // The dispatch's choice carried out, on the emulator.
-#include "kernels/dispatch/cuda_attention.h"
-
 #include <cmath>
 #include <vector>
 
@@ -9,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cuda/device_array.h"
+#include "kernels/dispatch/cuda_attention.h"
 #include "kernels/workspace.h"
 
 namespace strata {
