@@ -72,6 +72,9 @@ class PacedDeviceOps : public Ops {
   absl::Status Add(Stream* stream, int64_t n, const void*, const void*, void*) override {
     return pace_.Bytes(stream, 3 * n * size_);
   }
+  absl::Status Dropout(Stream* stream, const DropoutArgs& a) override {
+    return pace_.Bytes(stream, 2 * a.n * size_);
+  }
   absl::Status BiasBackward(Stream* stream, int64_t rows, int64_t n, const void*, int64_t, void*,
                             Workspace) override {
     return pace_.Bytes(stream, rows * n * size_);
@@ -106,6 +109,10 @@ class PacedDeviceStateOps : public StateOps {
 
   absl::Status AdamW(Stream* stream, const AdamWStep& step) override {
     return pace_.Bytes(stream, step.n * (28 + SizeOf(step.params_dtype)));
+  }
+  absl::Status AdamW8(Stream* stream, const AdamWStep& step, const Code8Moments&) override {
+    // Gradient, master, two codes with a scale for 64 of each, parameter.
+    return pace_.Bytes(stream, step.n * (4 + 8 + 4 + SizeOf(step.params_dtype)) + step.n / 4);
   }
   absl::Status CastParams(Stream* stream, const float*, void*, DType dtype, int64_t n) override {
     return pace_.Bytes(stream, n * (4 + SizeOf(dtype)));
