@@ -21,7 +21,7 @@ strata::FakeCuda& Cuda() {
   static strata::FakeCuda* const cuda =
       new strata::FakeCuda({.order = strata::FakeCudaOptions::Order::kRandom,
                             .devices = Wrong("driver") ? 0 : 1,
-                            .memory_bytes = Wrong("oom") ? 4096 : int64_t{1} << 30});
+                            .memory_bytes = Wrong("oom") ? 4096 : int64_t{320} << 20});
   return *cuda;
 }
 
