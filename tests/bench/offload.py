@@ -132,21 +132,25 @@ def stream(bench):
     check(ratio >= 0.85, f"stream {statistics.median(ours):.2f} GiB/s, fio {statistics.median(theirs):.2f}: {ratio:.3f} (limit 0.85)")
 
 
-def overlap(bench):
-    """Compute lasts as long as I/O. Its delay is asleep, as the host is while an accelerator computes, and the disk has a
-    stated speed that leaves the cores time: what is measured is the engine's schedule, not who gets a core."""
-    flags = [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--chunk", "16MiB"]
+def on_held_disk(bench, measure):
+    """`measure` with the disk held to --throttle, where that can be done."""
     try:
         bench.throttle = Throttle(bench.folder, bench.arguments.throttle)
         print(f"  the disk is held to {bench.arguments.throttle} MiB/s each way")
     except OSError as error:
         print(f"  the disk as it is: no block I/O group can be made ({error})")
     try:
-        overlap_at(bench, flags)
+        measure()
     finally:
         if bench.throttle:
             bench.throttle.close()
             bench.throttle = None
+
+
+def overlap(bench):
+    """Compute lasts as long as I/O. Its delay is asleep, as the host is while an accelerator computes, and the disk has a
+    stated speed that leaves the cores time: what is measured is the engine's schedule, not who gets a core."""
+    on_held_disk(bench, lambda: overlap_at(bench, [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--chunk", "16MiB"]))
 
 
 def overlap_at(bench, flags):
@@ -192,19 +196,27 @@ def half(bench):
 
 
 def eight_bit(bench):
+    """What half of the traffic is worth: as the disk is, where the cores may be what binds, and on a disk that binds."""
     flags = [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--depth", "4"]
-    steps, moved = {"adamw": [], "adamw8bit": []}, {}
-    for _ in range(bench.arguments.rounds):
+    eight_bit_at(bench, flags, {}, bench.arguments.rounds)
+    on_held_disk(bench, lambda: eight_bit_at(bench, [*flags, "--chunk", "16MiB"], {"params": "28M", "layers": 6, "steps": 4}, 1))
+
+
+def eight_bit_at(bench, flags, size, rounds):
+    steps, moved, predicted = {"adamw": [], "adamw8bit": []}, {}, {}
+    for _ in range(rounds):
         for optimizer, times in steps.items():
-            report = bench.run(*flags, "--optimizer", optimizer)
+            report = bench.run(*flags, "--optimizer", optimizer, **size)
             print(f"  {optimizer}: {summary_line(report)}", flush=True)
             times.append(report["summary"]["step_ms"])
             moved[optimizer] = records_moved(report) / 2 / report["parameters"]
+            predicted[optimizer] = report["summary"]["predicted_step_ms"]
     ratio = moved["adamw8bit"] / moved["adamw"]
     check(abs(ratio / (6.125 / 12) - 1) <= 0.01, f"{moved['adamw8bit']:.3f} bytes of record a parameter each way, of adamw "
                                                  f"{moved['adamw']:.3f}: {ratio:.3f} x (6.125 / 12, 1 %)")
     ratio = statistics.median(steps["adamw8bit"]) / statistics.median(steps["adamw"])
-    check(ratio <= 0.70, f"step time {ratio:.3f} x (limit 0.70)")
+    limit = 0.6 if bench.throttle else 1.1 * predicted["adamw8bit"] / predicted["adamw"]
+    check(ratio <= limit, f"step time {ratio:.3f} x (limit {limit:.3f})")
 
 
 def estimate(bench):
