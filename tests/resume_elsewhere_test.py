@@ -18,6 +18,9 @@ MIB = 1 << 20
 STEPS = 60
 # Budgets of device, host and NVMe; where the planner then has to put the optimizer's states. How the worker ends.
 PLACES = [((256, 256, 256), "device", "stop"), ((8, 10, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 12, 256), "nvme", None)]
+# Eight-bit states take half of the room.
+EIGHT_BIT_PLACES = [((256, 256, 256), "device", "stop"), ((8, 7, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 8, 256), "nvme", None)]
+JOBS = [("clipped", "adamw", 0.5, PLACES), ("unclipped", "adamw", 0, PLACES), ("eight_bit", "adamw8bit", 0.5, EIGHT_BIT_PLACES)]
 
 # No budget and no placement of its own: all is the worker's and the planner's.
 JOB = """
@@ -29,7 +32,7 @@ training:
   steps: {steps}
   global_batch: 4
   micro_batch: 2
-  optimizer: {{lr: 1e-3}}
+  optimizer: {{name: {optimizer}, lr: 1e-3}}
   schedule: {{name: cosine, warmup_steps: 10, min_lr: 1e-4}}
   grad_clip: {clip}
   seed: 9
@@ -72,11 +75,11 @@ def main():
     with open(text, "wb") as file:
         file.write(bytes(random.Random(1).choices(b"abcdefgh \n", k=60000)))
     with Cluster(os.path.join(root, "run")) as cluster:
-        for name, clip in (("clipped", 0.5), ("unclipped", 0)):
-            move(cluster, PLACES[0][0], "stop")
+        for name, optimizer, clip, places in JOBS:
+            move(cluster, places[0][0], "stop")
             job_file = os.path.join(root, f"{name}.yaml")
             with open(job_file, "w", encoding="utf-8") as file:
-                file.write(JOB.format(text=text, steps=STEPS, clip=clip))
+                file.write(JOB.format(text=text, steps=STEPS, clip=clip, optimizer=optimizer))
             stayed = cluster.submit(job_file)
             assert cluster.wait_until_ended(stayed)["status"]["state"] == "SUCCEEDED"
             expected = rows_of(cluster, stayed)
@@ -84,7 +87,7 @@ def main():
 
             job = cluster.submit(job_file)
             attempts, modes = set(), set()
-            for number, (_, home, end) in enumerate(PLACES):
+            for number, (_, home, end) in enumerate(places):
                 def runs():
                     status = cluster.get(job)["status"]
                     assert status["state"] not in ("FAILED", "SUCCEEDED"), status
@@ -98,12 +101,12 @@ def main():
                       f"prefetch {status['plan']['prefetch_depth']}, from step {first}", flush=True)
                 if end is None:
                     break
-                wait_for("it to get on", lambda: cluster.step(job) >= min(first + 8, STEPS * (number + 1) // len(PLACES)))
-                move(cluster, PLACES[number + 1][0], end)
+                wait_for("it to get on", lambda: cluster.step(job) >= min(first + 8, STEPS * (number + 1) // len(places)))
+                move(cluster, places[number + 1][0], end)
             ended = cluster.wait_until_ended(job)
             assert ended["status"]["state"] == "SUCCEEDED", ended["status"]
             assert rows_of(cluster, job) == expected, f"{name}: the move shows"
-            assert len(attempts) == len(PLACES)
+            assert len(attempts) == len(places)
             check_wear(cluster, job, ended)
             wait_for("the NVMe path to be empty", lambda: not cluster.leftovers(), 30)
     shutil.rmtree(root)

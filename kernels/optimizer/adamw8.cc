@@ -75,10 +75,11 @@ template <int kExponents>
   return _mm256_blendv_ps(_mm256_castsi256_ps(normal), small, _mm256_castsi256_ps(is_small));
 }
 
-[[gnu::always_inline]] inline STRATA_TARGET_AVX2 __m256 DecodeSigned256(__m256i code) {
-  const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(code, _mm256_set1_epi32(0x80)), 24);
-  const __m256 value = Decode256<15>(_mm256_and_si256(code, _mm256_set1_epi32(0x7f)));
-  return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
+// A signed code is a half-precision number without its highest exponent bit and its last mantissa bits.
+[[gnu::always_inline]] inline STRATA_TARGET_AVX2 __m256 DecodeSigned256(const uint8_t* codes) {
+  const __m128i words = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+  return _mm256_cvtph_ps(
+      _mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(static_cast<int16_t>(0xbfff))));
 }
 
 template <int kExponents>
@@ -87,9 +88,10 @@ template <int kExponents>
   const __m256 magic = _mm256_set1_ps(12582912.0f);
   const __m256i bits = _mm256_castps_si256(y);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 20), _mm256_set1_epi32(1));
-  const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7ffff)), odd);
+  // The bias of the code's exponent is taken off before the shift.
+  constexpr int kRound = 0x7ffff - ((127 - kExponents) << 23);
   const __m256i normal =
-      _mm256_sub_epi32(_mm256_srli_epi32(rounded, 20), _mm256_set1_epi32((127 - kExponents) << 3));
+      _mm256_srai_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(kRound)), odd), 20);
   const __m256 steps = _mm256_mul_ps(y, _mm256_castsi256_ps(_mm256_set1_epi32(kInverseStep)));
   const __m256i small =
       _mm256_sub_epi32(_mm256_castps_si256(_mm256_add_ps(steps, magic)), _mm256_castps_si256(magic));
@@ -145,10 +147,10 @@ STRATA_TARGET_AVX2 void UpdateAvx2(const AdamWScalars& s, const AdamW8Range& r) 
       const int64_t i = begin + k * kLanes;
       _mm_prefetch(r.grad + i + kPrefetchElements, _MM_HINT_T0);
       _mm_prefetch(r.master + i + kPrefetchElements, _MM_HINT_T0);
-      const State256 x = Update256(
-          c, _mm256_loadu_ps(r.grad + i),
-          {_mm256_loadu_ps(r.master + i), _mm256_mul_ps(m_scale, DecodeSigned256(LoadCodes256(r.m + i))),
-           _mm256_mul_ps(v_scale, Decode256<31>(LoadCodes256(r.v + i)))});
+      const State256 x =
+          Update256(c, _mm256_loadu_ps(r.grad + i),
+                    {_mm256_loadu_ps(r.master + i), _mm256_mul_ps(m_scale, DecodeSigned256(r.m + i)),
+                     _mm256_mul_ps(v_scale, Decode256<31>(LoadCodes256(r.v + i)))});
       m[k] = x.m;
       v[k] = x.v;
       _mm256_storeu_ps(r.master + i, x.master);
@@ -181,10 +183,10 @@ template <int kExponents>
                             _mm512_castsi512_ps(_mm512_set1_epi32(kStep)));
 }
 
-[[gnu::always_inline]] inline STRATA_TARGET_AVX512 __m512 DecodeSigned512(__m512i code) {
-  const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(code, _mm512_set1_epi32(0x80)), 24);
-  const __m512 value = Decode512<15>(_mm512_and_si512(code, _mm512_set1_epi32(0x7f)));
-  return _mm512_or_ps(value, _mm512_castsi512_ps(sign));
+[[gnu::always_inline]] inline STRATA_TARGET_AVX512 __m512 DecodeSigned512(const uint8_t* codes) {
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes)));
+  return _mm512_cvtph_ps(
+      _mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbfff))));
 }
 
 template <int kExponents>
@@ -193,9 +195,9 @@ template <int kExponents>
   const __m512 magic = _mm512_set1_ps(12582912.0f);
   const __m512i bits = _mm512_castps_si512(y);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 20), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7ffff)), odd);
+  constexpr int kRound = 0x7ffff - ((127 - kExponents) << 23);
   const __m512i normal =
-      _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32((127 - kExponents) << 3));
+      _mm512_srai_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(kRound)), odd), 20);
   const __m512 steps = _mm512_mul_ps(y, _mm512_castsi512_ps(_mm512_set1_epi32(kInverseStep)));
   const __mmask16 small = _mm512_cmplt_epi32_mask(normal, _mm512_set1_epi32(8));
   return _mm512_mask_sub_epi32(_mm512_min_epi32(normal, _mm512_set1_epi32(kExponents * 8 + 7)), small,
@@ -203,18 +205,17 @@ template <int kExponents>
 }
 
 [[gnu::always_inline]] inline STRATA_TARGET_AVX512 __m512i EncodeSigned512(__m512 y) {
-  const __m512i bits = _mm512_castps_si512(y);
-  const __m512i code =
-      Encode512<15>(_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff))));
-  const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
-  return _mm512_mask_or_epi32(code, _mm512_test_epi32_mask(code, code), code, sign);
+  const __m512i code = Encode512<15>(_mm512_abs_ps(y));
+  const __mmask16 negative = _mm512_movepi32_mask(_mm512_castps_si512(y));
+  return _mm512_mask_or_epi32(code, _mm512_mask_test_epi32_mask(negative, code, code), code,
+                              _mm512_set1_epi32(0x80));
 }
 
 [[gnu::always_inline]] inline STRATA_TARGET_AVX512 __m512i EncodeUnsigned512(__m512 y) {
   const __m512i code = Encode512<31>(y);
-  const __mmask16 lost =
-      _mm512_testn_epi32_mask(code, code) & _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_GT_OQ);
-  return _mm512_mask_mov_epi32(code, lost, _mm512_set1_epi32(1));
+  const __mmask16 positive = _mm512_cmp_ps_mask(y, _mm512_setzero_ps(), _CMP_GT_OQ);
+  return _mm512_mask_mov_epi32(code, _mm512_mask_testn_epi32_mask(positive, code, code),
+                               _mm512_set1_epi32(1));
 }
 
 [[gnu::always_inline]] inline STRATA_TARGET_AVX512 __m512i LoadCodes512(const uint8_t* codes) {
@@ -236,10 +237,10 @@ STRATA_TARGET_AVX512 void UpdateAvx512(const AdamWScalars& s, const AdamW8Range&
       const int64_t i = begin + k * kLanes;
       _mm_prefetch(r.grad + i + kPrefetchElements, _MM_HINT_T0);
       _mm_prefetch(r.master + i + kPrefetchElements, _MM_HINT_T0);
-      const State512 x = Update512(
-          c, _mm512_loadu_ps(r.grad + i),
-          {_mm512_loadu_ps(r.master + i), _mm512_mul_ps(m_scale, DecodeSigned512(LoadCodes512(r.m + i))),
-           _mm512_mul_ps(v_scale, Decode512<31>(LoadCodes512(r.v + i)))});
+      const State512 x =
+          Update512(c, _mm512_loadu_ps(r.grad + i),
+                    {_mm512_loadu_ps(r.master + i), _mm512_mul_ps(m_scale, DecodeSigned512(r.m + i)),
+                     _mm512_mul_ps(v_scale, Decode512<31>(LoadCodes512(r.v + i)))});
       m[k] = x.m;
       v[k] = x.v;
       _mm512_storeu_ps(r.master + i, x.master);

@@ -92,7 +92,7 @@ class DiskFaultTest : public ::testing::Test {
     folder_ = absl::StrCat(::testing::TempDir(), "/disk_fault_test_", getpid());
     nvme_ = folder_ + "/nvme";
     ASSERT_TRUE(MakeDirectories(nvme_).ok());
-    auto layout = MakeSyntheticLayout({.parameters = 200'000, .layers = 3, .rows = 50});
+    auto layout = MakeSyntheticLayout({.parameters = 200'000, .layers = 3, .moments = moments(), .rows = 50});
     ASSERT_TRUE(layout.ok()) << layout.status();
     layout_ = std::make_unique<ModelLayout>(*std::move(layout));
     compute_ = std::make_unique<SyntheticCompute>(*layout_, SyntheticComputeOptions());
@@ -107,6 +107,7 @@ class DiskFaultTest : public ::testing::Test {
     request_.profile.f32 = request_.profile.bf16 = SyntheticRates();
   }
   void TearDown() override { EXPECT_TRUE(RemoveTree(folder_).ok()); }
+  virtual Moments moments() const { return Moments::kF32; }
 
   absl::StatusOr<std::unique_ptr<RankEngine>> Create(const WrapFn& wrap, const std::string& owner = "job") {
     STRATA_ASSIGN_OR_RETURN(PlannedJob planned, PlanOrShortfall(request_));
@@ -162,6 +163,7 @@ class DiskFaultTest : public ::testing::Test {
     std::string hash;
     EXPECT_TRUE(Train(**engine, false, kCheckpointStep, source, hash).ok());
     CheckpointDescription description{.job_uid = "job", .step = kCheckpointStep};
+    description.state.moments = layout_->moments;
     description.state.optimizer_step = kCheckpointStep;
     auto writer = CheckpointWriter::Create(FileOps::Real(), folder_ + "/checkpoints", description,
                                            (*engine)->Tensors());
@@ -318,6 +320,17 @@ TEST_F(LyingDiskTest, EveryWriteOfWrongBytesIsDetectedAndTheCheckpointGivesTheSa
 
 TEST_F(LyingDiskTest, EveryWriteThatGoesAstrayIsDetectedAndTheCheckpointGivesTheSameStates) {
   Check(std::array{FaultKind::kWriteLost, FaultKind::kWriteMisdirected}, 60);
+}
+
+class EightBitLyingDiskTest : public LyingDiskTest {
+  Moments moments() const override { return Moments::kCode8; }
+};
+
+TEST_F(EightBitLyingDiskTest, EveryLieIsDetectedAndTheCheckpointGivesTheSameStates) {
+  Check(std::array{FaultKind::kReadFlip, FaultKind::kReadShort, FaultKind::kReadMisdirected,
+                   FaultKind::kWriteFlip, FaultKind::kWriteTorn, FaultKind::kWriteLost,
+                   FaultKind::kWriteMisdirected},
+        60);
 }
 
 TEST_F(DiskFaultTest, AnErrorOfAnyReadOrWriteEndsTheRunAndSaysWhere) {

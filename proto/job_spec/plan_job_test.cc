@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <set>
 #include <string>
@@ -67,6 +68,33 @@ void ExpectExplained(const v1::JobPlan& plan) {
   }
   EXPECT_EQ(layers, 80);
   EXPECT_EQ(plan.machine().source(), Machine().machine().source());
+}
+
+TEST(PlanJobTest, EightBitStatesTakeHalfTheRoomAndTraffic) {
+  v1::JobSpec spec = Example();
+  const v1::JobPlan floats = Plan(spec, Machine());
+  spec.mutable_training()->mutable_optimizer()->set_name("adamw8bit");
+  const v1::JobPlan codes = Plan(spec, Machine());
+  ExpectExplained(codes);
+  const auto bytes = [](const v1::PlacementRow& row) {
+    return row.device_bytes() + row.host_bytes() + row.nvme_bytes();
+  };
+  ASSERT_EQ(codes.placement(2).what(), "optimizer");
+  EXPECT_EQ(96 * bytes(codes.placement(2)), 49 * bytes(floats.placement(2)));
+  // Gradients and activations are there, too.
+  EXPECT_LT(codes.tiers(2).written_bytes_per_step(), 0.8 * floats.tiers(2).written_bytes_per_step());
+  EXPECT_LT(codes.bound_ms(), floats.bound_ms());
+  const auto says = [](const v1::JobPlan& plan) {
+    return std::any_of(plan.notes().begin(), plan.notes().end(), [](const std::string& note) {
+      return note ==
+             "optimizer adamw8bit: m and v in eight bits, 6.125 bytes of state a parameter instead of 12";
+    });
+  };
+  EXPECT_TRUE(says(codes));
+  EXPECT_FALSE(says(floats));
+  spec.mutable_training()->mutable_optimizer()->set_name("sgd");
+  EXPECT_EQ(ModelLayoutOf(spec).status().message(),
+            "training.optimizer.name: 'sgd' is not known: choose one of adamw, adamw8bit");
 }
 
 TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {

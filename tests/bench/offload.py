@@ -6,6 +6,7 @@
   overlap   compute about equal to I/O, 28 M parameters, the disk held to --throttle (as root): step against busiest lane;
             depth 1 against depth 4
   half      records all on NVMe against half of them in host memory
+  eight-bit records on NVMe of adamw against those of adamw8bit, in turn
   estimate  the plan against the run on ten configurations: peaks, bytes, step time
 
 Prints every command before its figures; the last line of each part says whether its limits hold, and the exit code is 1
@@ -131,21 +132,25 @@ def stream(bench):
     check(ratio >= 0.85, f"stream {statistics.median(ours):.2f} GiB/s, fio {statistics.median(theirs):.2f}: {ratio:.3f} (limit 0.85)")
 
 
-def overlap(bench):
-    """Compute lasts as long as I/O. Its delay is asleep, as the host is while an accelerator computes, and the disk has a
-    stated speed that leaves the cores time: what is measured is the engine's schedule, not who gets a core."""
-    flags = [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--chunk", "16MiB"]
+def on_held_disk(bench, measure):
+    """`measure` with the disk held to --throttle, where that can be done."""
     try:
         bench.throttle = Throttle(bench.folder, bench.arguments.throttle)
         print(f"  the disk is held to {bench.arguments.throttle} MiB/s each way")
     except OSError as error:
         print(f"  the disk as it is: no block I/O group can be made ({error})")
     try:
-        overlap_at(bench, flags)
+        measure()
     finally:
         if bench.throttle:
             bench.throttle.close()
             bench.throttle = None
+
+
+def overlap(bench):
+    """Compute lasts as long as I/O. Its delay is asleep, as the host is while an accelerator computes, and the disk has a
+    stated speed that leaves the cores time: what is measured is the engine's schedule, not who gets a core."""
+    on_held_disk(bench, lambda: overlap_at(bench, [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--chunk", "16MiB"]))
 
 
 def overlap_at(bench, flags):
@@ -171,6 +176,10 @@ def overlap_at(bench, flags):
     check(ratio >= 1.4, f"depth 1 takes {ratio:.2f} x as long (limit 1.4)")
 
 
+def records_moved(report):
+    return sum(report["summary"][f"nvme_{verb}_bytes"]["records"] for verb in ("read", "written"))
+
+
 def half(bench):
     """Half of the records fit into the host budget when the planner is left the choice."""
     base = ["--params-home", "host", "--gradients-home", "host", "--clip", "0", "--mode", "overlap", "--chunk", "16MiB", "--depth", "4"]
@@ -180,13 +189,34 @@ def half(bench):
     budget = everything["plan"]["peak_bytes"]["host"] + records // 2
     part = bench.run(*base, "--host", str(budget // 4096 * 4096), "--nvme", str(64 * GIB))
     print(" ", summary_line(part))
-
-    def moved(report):
-        return sum(report["summary"][f"nvme_{verb}_bytes"]["records"] for verb in ("read", "written"))
-    ratio = moved(part) / moved(everything)
+    ratio = records_moved(part) / records_moved(everything)
     check(0.45 <= ratio <= 0.55, f"bytes {ratio:.3f} x (limit 0.45 .. 0.55)")
     ratio = part["summary"]["step_ms"] / everything["summary"]["step_ms"]
     check(ratio <= 0.65, f"step time {ratio:.3f} x (limit 0.65)")
+
+
+def eight_bit(bench):
+    """What half of the traffic is worth: as the disk is, where the cores may be what binds, and on a disk that binds."""
+    flags = [*ALL_ON_NVME, "--clip", "0", "--mode", "overlap", "--depth", "4"]
+    eight_bit_at(bench, flags, {}, bench.arguments.rounds)
+    on_held_disk(bench, lambda: eight_bit_at(bench, [*flags, "--chunk", "16MiB"], {"params": "28M", "layers": 6, "steps": 4}, 1))
+
+
+def eight_bit_at(bench, flags, size, rounds):
+    steps, moved, predicted = {"adamw": [], "adamw8bit": []}, {}, {}
+    for _ in range(rounds):
+        for optimizer, times in steps.items():
+            report = bench.run(*flags, "--optimizer", optimizer, **size)
+            print(f"  {optimizer}: {summary_line(report)}", flush=True)
+            times.append(report["summary"]["step_ms"])
+            moved[optimizer] = records_moved(report) / 2 / report["parameters"]
+            predicted[optimizer] = report["summary"]["predicted_step_ms"]
+    ratio = moved["adamw8bit"] / moved["adamw"]
+    check(abs(ratio / (6.125 / 12) - 1) <= 0.01, f"{moved['adamw8bit']:.3f} bytes of record a parameter each way, of adamw "
+                                                 f"{moved['adamw']:.3f}: {ratio:.3f} x (6.125 / 12, 1 %)")
+    ratio = statistics.median(steps["adamw8bit"]) / statistics.median(steps["adamw"])
+    limit = 0.6 if bench.throttle else 1.1 * predicted["adamw8bit"] / predicted["adamw"]
+    check(ratio <= limit, f"step time {ratio:.3f} x (limit {limit:.3f})")
 
 
 def estimate(bench):
@@ -222,7 +252,7 @@ def estimate(bench):
 
 
 def main():
-    parts = {"stream": stream, "overlap": overlap, "half": half, "estimate": estimate}
+    parts = {"stream": stream, "overlap": overlap, "half": half, "eight-bit": eight_bit, "estimate": estimate}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="*", default=[], help=", ".join(parts))
     parser.add_argument("--params", default="200M")

@@ -20,6 +20,6 @@ echo "== NVMe store against fio"
 STORE_BENCH="$STRATA_BIN/offload/store/store_bench" tests/bench/nvme_vs_fio.sh --path strata-runs
 echo "== AdamW against a pass of the same accesses"
 "$STRATA_BIN/kernels/optimizer/adamw_bench"
-echo "== the offload engine: stream against fio, overlap, half in memory, predictions"
+echo "== the offload engine: stream against fio, overlap, half in memory, eight-bit states, predictions"
 # Last: its exit code says whether all targets were met.
 tests/bench/offload.py --path strata-runs

@@ -99,7 +99,8 @@ v1::JobSpec Tiny(v1::JobSpec spec) {
 }
 
 TEST_F(EmulatedGpuTest, AJobGivesTheBitsOfTheSameKernelsOnTheCpuDevice) {
-  for (const v1::JobSpec& base : {Tiny(SmallLlama()), Tiny(SmallDroppingGpt2())}) {
+  for (const v1::JobSpec& base :
+       {Tiny(SmallLlama()), Tiny(SmallDroppingGpt2()), WithOptimizer(Tiny(SmallLlama()), "adamw8bit")}) {
     UseCpuDevice();
     const std::string expected = Bits(base);
     for (const bool nvme : {false, true}) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -308,11 +309,12 @@ v1::JobSpec TinyLlama() {
   return spec;
 }
 
-class FakeGpuModeTest : public FakeGpuTest, public ::testing::WithParamInterface<v1::Mode> {};
+class FakeGpuModeTest : public FakeGpuTest,
+                        public ::testing::WithParamInterface<std::tuple<v1::Mode, const char*>> {};
 
 TEST_P(FakeGpuModeTest, EveryPlacementGivesTheBitsOfTheCpuWithoutARace) {
-  const v1::Mode mode = GetParam();
-  v1::JobSpec spec = TinyLlama();
+  const auto [mode, optimizer] = GetParam();
+  v1::JobSpec spec = WithOptimizer(TinyLlama(), optimizer);
   spec.mutable_memory()->set_mode(mode == v1::MODE_DELAYED ? mode : v1::MODE_SYNC);
   if (mode == v1::MODE_OVERLAP) spec.mutable_training()->set_grad_clip(0);
   Bits(spec, /*hash_each_step=*/false);
@@ -336,10 +338,12 @@ TEST_P(FakeGpuModeTest, EveryPlacementGivesTheBitsOfTheCpuWithoutARace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, FakeGpuModeTest,
-                         ::testing::Values(v1::MODE_SYNC, v1::MODE_OVERLAP, v1::MODE_FORWARD_OVERLAP,
-                                           v1::MODE_SPECULATIVE, v1::MODE_DELAYED),
-                         [](const auto& mode) { return v1::Mode_Name(mode.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Modes, FakeGpuModeTest,
+    ::testing::Combine(::testing::Values(v1::MODE_SYNC, v1::MODE_OVERLAP, v1::MODE_FORWARD_OVERLAP,
+                                         v1::MODE_SPECULATIVE, v1::MODE_DELAYED),
+                       ::testing::Values("adamw", "adamw8bit")),
+    [](const auto& info) { return v1::Mode_Name(std::get<0>(info.param)) + "_" + std::get<1>(info.param); });
 
 TEST_F(FakeGpuTest, OtherPrecisionsAndModelsGiveTheBitsOfTheCpuToo) {
   uint64_t seed = 100;

@@ -13,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "kernels/reference/reference_ops.h"
 #include "offload/checkpoint/checkpoint_reader.h"
-#include "offload/checkpoint/checkpoint_writer.h"
 #include "offload/exec/block_compute.h"
 #include "worker/model/init.h"
 #include "worker/model/test_step.h"
@@ -132,13 +131,7 @@ class NumericsTest : public EngineTest {
   std::map<std::string, States> Snapshot(Engine& engine, int64_t iterations) {
     std::map<std::string, States> all;
     const std::string folder = folder_ + "/snapshot-" + std::to_string(snapshots_++);
-    const auto writer = CheckpointWriter::Create(FileOps::Real(), folder,
-                                                 {.job_uid = "job", .step = iterations}, engine.Tensors());
-    EXPECT_TRUE(writer.ok()) << writer.status();
-    EXPECT_TRUE(engine.SaveTo(**writer, iterations).ok());
-    const auto written = (*writer)->Commit();
-    EXPECT_TRUE(written.ok()) << written.status();
-    const auto reader = CheckpointReader::Open(written->path);
+    const auto reader = CheckpointReader::Open(Save(engine, folder, {.iterations = iterations}));
     EXPECT_TRUE(reader.ok()) << reader.status();
     for (const ParamUnit& unit : engine.layout().units) {
       for (const TensorInfo& tensor : unit.tensors) {
@@ -159,13 +152,15 @@ class NumericsTest : public EngineTest {
 // ---- Skipped steps
 
 class SkippedStepTest : public NumericsTest,
-                        public testing::WithParamInterface<std::tuple<v1::Mode, v1::Precision>> {};
+                        public testing::WithParamInterface<std::tuple<v1::Mode, v1::Precision, const char*>> {
+};
 
 INSTANTIATE_TEST_SUITE_P(ModesAndPrecisions, SkippedStepTest,
-                         testing::Combine(testing::ValuesIn(kModes), testing::ValuesIn(kPrecisions)),
+                         testing::Combine(testing::ValuesIn(kModes), testing::ValuesIn(kPrecisions),
+                                          testing::Values("adamw", "adamw8bit")),
                          [](const auto& info) {
                            return v1::Mode_Name(std::get<0>(info.param)) + "_" +
-                                  v1::Precision_Name(std::get<1>(info.param));
+                                  v1::Precision_Name(std::get<1>(info.param)) + "_" + std::get<2>(info.param);
                          });
 
 TEST_P(SkippedStepTest, InfAndNanInTheFirstAndLastLayerChangeNothing) {
@@ -176,8 +171,8 @@ TEST_P(SkippedStepTest, InfAndNanInTheFirstAndLastLayerChangeNothing) {
                                              {5, {3, 1, kInf}}, {6, {3, 2, kNan}}, {8, {4, 0, kInf}},
                                              {9, {4, 1, -kInf}}};
   constexpr int64_t kSteps = 11;
-  const auto [mode, precision] = GetParam();
-  v1::JobSpec spec = SmallLlama();
+  const auto [mode, precision, optimizer] = GetParam();
+  v1::JobSpec spec = WithOptimizer(SmallLlama(), optimizer);
   spec.mutable_training()->set_precision(precision);
   if (mode == v1::MODE_OVERLAP) spec.mutable_training()->set_grad_clip(0);
   spec.mutable_memory()->set_mode(mode);
@@ -340,15 +335,19 @@ v1::JobSpec GroupedLlama() {
   return spec;
 }
 
-class GroupedPlacementTest : public NumericsTest, public testing::WithParamInterface<v1::Precision> {};
+class GroupedPlacementTest : public NumericsTest,
+                             public testing::WithParamInterface<std::tuple<v1::Precision, const char*>> {};
 
 INSTANTIATE_TEST_SUITE_P(Precisions, GroupedPlacementTest,
-                         testing::Values(v1::PRECISION_BF16, v1::PRECISION_FP16),
-                         [](const auto& info) { return v1::Precision_Name(info.param); });
+                         testing::Combine(testing::Values(v1::PRECISION_BF16, v1::PRECISION_FP16),
+                                          testing::Values("adamw", "adamw8bit")),
+                         [](const auto& info) {
+                           return v1::Precision_Name(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
+                         });
 
 TEST_P(GroupedPlacementTest, PlacementIsInvisibleWithGroupsAndTiedAndFrozenTensors) {
-  v1::JobSpec base = GroupedLlama();
-  base.mutable_training()->set_precision(GetParam());
+  v1::JobSpec base = WithOptimizer(GroupedLlama(), std::get<1>(GetParam()));
+  base.mutable_training()->set_precision(std::get<0>(GetParam()));
   ApplyDefaults(base);
   const std::string expected = Bits(base);
   ASSERT_FALSE(HasFailure());
