@@ -24,7 +24,8 @@ class CudnnObject {
   ~CudnnObject() {
     if (raw_ != nullptr) (void)cudnn_->DestroyDescriptor(raw_);
   }
-  CudnnObject(CudnnObject&& other) : cudnn_(other.cudnn_), raw_(std::exchange(other.raw_, nullptr)) {}
+  CudnnObject(CudnnObject&& other) noexcept
+      : cudnn_(other.cudnn_), raw_(std::exchange(other.raw_, nullptr)) {}
   CudnnObject& operator=(CudnnObject&&) = delete;
 
   absl::Status Create(int type);
