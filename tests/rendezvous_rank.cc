@@ -41,7 +41,7 @@ absl::Status Communicate(int rank, std::map<std::string, std::string>& what, Cha
   absl::Status status;
   for (int step = 1; status.ok() && step <= steps; ++step) {
     if (rank == 1 && step == die_at) {
-      usleep(200'000);  // the others have come
+      world.AwaitOthers(step);
       raise(SIGKILL);
     }
     float value = static_cast<float>(step * (rank + 1));

@@ -50,11 +50,14 @@ bool Eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-// Loses one call of all that go through it: on its way there, or its answer.
+// What happens to the `nth` of all calls: it gets lost on its way there, its answer does, or the coordinator
+// is started anew before it.
 struct Fault {
+  enum class Kind { kRequest, kAnswer, kRestart };
   std::atomic<int64_t> calls = 0;
-  int64_t lost = -1;
-  bool answer = false;
+  int64_t nth = -1;
+  Kind kind = Kind::kRequest;
+  std::function<void()> restart;
 };
 
 class LossyCoordinator : public Coordinator {
@@ -64,10 +67,12 @@ class LossyCoordinator : public Coordinator {
 
   absl::Status Rendezvous(const v1::RendezvousRequest& request, absl::Duration timeout,
                           Cancellation* cancellation, v1::RendezvousResponse* response) override {
-    const bool lost = fault_.calls++ == fault_.lost;
-    if (lost && !fault_.answer) return absl::UnavailableError("the request was lost");
+    const bool now = fault_.calls++ == fault_.nth;
+    if (now && fault_.kind == Fault::Kind::kRequest) return absl::UnavailableError("the request was lost");
+    if (now && fault_.kind == Fault::Kind::kRestart) fault_.restart();
     const absl::Status status = real_->Rendezvous(request, timeout, cancellation, response);
-    return lost ? absl::UnavailableError("the answer was lost") : status;
+    if (now && fault_.kind == Fault::Kind::kAnswer) return absl::UnavailableError("the answer was lost");
+    return status;
   }
   absl::Status Register(const v1::RegisterRequest& request, absl::Duration timeout,
                         Cancellation* cancellation, v1::RegisterResponse* response) override {
@@ -283,20 +288,27 @@ TEST_F(RendezvousTest, ASecondProcessWithARankAndAnotherSizeEndItForAll) {
   }
 }
 
-TEST_F(RendezvousTest, EveryLostCallIsSurvived) {
+TEST_F(RendezvousTest, EveryLostCallAndARestartAtEveryCallAreSurvived) {
   const v1::DesiredTask task = StartJob("a");
-  for (const bool answer : {false, true}) {
+  fault_.restart = [&] {
+    StopServer();
+    StartServer();
+  };
+  for (const Fault::Kind kind : {Fault::Kind::kRequest, Fault::Kind::kAnswer, Fault::Kind::kRestart}) {
     for (int64_t nth = 0;; ++nth) {
       fault_.calls = 0;
-      fault_.lost = nth;
-      fault_.answer = answer;
+      fault_.nth = nth;
+      fault_.kind = kind;
       MakeRanks(task, 2);
       All([&](int rank) {
         NcclOptions options = OptionsOf(rank);
-        options.group = absl::StrCat(answer ? "answer" : "request", ".", nth);
+        options.group = absl::StrCat("fault", static_cast<int>(kind), ".", nth);
         const absl::Status made = ranks_[rank]->Make(options);
         ASSERT_TRUE(made.ok()) << nth << " " << made;
         ExpectSum(rank);
+      });
+      if (HasFatalFailure()) return;
+      All([&](int rank) {
         float value = 1;
         if (rank == 0) return ranks_[0]->gpu.communicator->Abort("enough");
         const absl::Status status = ranks_[1]->Reduce(&value);

@@ -32,8 +32,12 @@ class SharedNcclWorld : public FakeNcclWorld {
     return id;
   }
   std::unique_ptr<Communicator> Join(const nccl::UniqueId& id, int ranks, int rank) override {
-    return std::make_unique<Rank>(absl::StrCat(folder_, "/", id.internal), ranks, rank);
+    auto joined = std::make_unique<Rank>(absl::StrCat(folder_, "/", id.internal), ranks, rank);
+    last_ = joined.get();
+    return joined;
   }
+  // Until all but this rank, the last to have joined, are in operation `round` (from 1).
+  void AwaitOthers(int64_t round) { last_->AwaitPosts(round, last_->rank()); }
 
  private:
   static constexpr int kRanksMax = 8, kValuesMax = 256;
@@ -65,12 +69,7 @@ class SharedNcclWorld : public FakeNcclWorld {
       // The round before the last is over for everybody: all have posted the last one.
       std::memcpy(values[rank_], send, static_cast<size_t>(count) * sizeof(float));
       shared_->posted[rank_].store(round);
-      for (int r = 0; r < ranks_; ++r) {
-        while (shared_->posted[r].load() < round) {
-          if (aborted_.load()) return absl::UnavailableError("aborted");
-          usleep(200);
-        }
-      }
+      if (!AwaitPosts(round, -1)) return absl::UnavailableError("aborted");
       for (int64_t i = 0; i < count; ++i) {
         float sum = 0;
         for (int r = 0; r < ranks_; ++r) sum += values[r][i];
@@ -86,6 +85,17 @@ class SharedNcclWorld : public FakeNcclWorld {
     absl::Status Await() override { return absl::OkStatus(); }
     void Abort(const std::string&) override { aborted_ = true; }
 
+    // False when this rank was aborted meanwhile.
+    bool AwaitPosts(int64_t round, int but) {
+      for (int r = 0; r < ranks_; ++r) {
+        while (r != but && shared_->posted[r].load() < round) {
+          if (aborted_.load()) return false;
+          usleep(200);
+        }
+      }
+      return true;
+    }
+
    private:
     static absl::Status None() { return absl::UnimplementedError("only all-reduce"); }
 
@@ -97,6 +107,7 @@ class SharedNcclWorld : public FakeNcclWorld {
 
   const std::string folder_;
   int ids_ = 0;
+  Rank* last_ = nullptr;
 };
 
 }  // namespace strata

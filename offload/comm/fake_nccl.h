@@ -48,7 +48,7 @@ class FakeNccl : public NcclApi {
   int fail_with = nccl::kInternalError;
   bool hangs = false;  // operations are enqueued by no one
   int64_t calls = 0;
-  int communicators = 0;  // not destroyed or aborted
+  std::atomic<int> communicators = 0;  // not destroyed or aborted; any thread may look
 
   int GetVersion(int* version) override;
   int GetUniqueId(nccl::UniqueId* id) override;

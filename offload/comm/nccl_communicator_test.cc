@@ -176,8 +176,9 @@ TEST(NcclCommunicatorTest, AnIdOfAnotherLibraryIsRefusedAndRank0Hears) {
       CreateNcclCommunicator(*rank.nccl, rank.cuda, &rendezvous, {.rank = 1, .size = 2}).status();
   other.Join();
   EXPECT_THAT(status.message(), HasSubstr("an id of 5 bytes, NCCL's has 128"));
-  ASSERT_TRUE(zero.ok());
-  EXPECT_THAT((*zero)->Check().message(), HasSubstr("rank 1: rank 0 gave an id of 5 bytes"));
+  // Before it was told that both are there, or after.
+  const absl::Status heard = zero.ok() ? (*zero)->Check() : zero.status();
+  EXPECT_THAT(heard.message(), HasSubstr("rank 1: rank 0 gave an id of 5 bytes"));
 }
 
 TEST(NcclCommunicatorTest, AnOverdueOperationIsAbortedAndNamedThoughNobodyAwaitsIt) {
