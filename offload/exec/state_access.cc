@@ -124,7 +124,7 @@ absl::Status StateAccess::StoreParams(int unit, int chunk, int64_t iterations, c
 }
 
 absl::StatusOr<const std::byte*> StateAccess::Fetch(int32_t slot_index, int64_t offset, int64_t bytes,
-                                                    int64_t iterations, std::span<std::byte> staging) {
+                                                    Generation generation, std::span<std::byte> staging) {
   const Slot& slot = plan_.slots[slot_index];
   switch (slot.tier) {
     case Tier::kHost:
@@ -134,9 +134,9 @@ absl::StatusOr<const std::byte*> StateAccess::Fetch(int32_t slot_index, int64_t 
           nullptr, staging.data(), resources_.device->arena() + slot.offset + offset, bytes));
       return staging.data();
     case Tier::kNvme:
-      STRATA_RETURN_IF_ERROR(resources_.store->Read(
-          *engine_, static_cast<ItemId>(slot_index), static_cast<Generation>(iterations),
-          staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
+      STRATA_RETURN_IF_ERROR(
+          resources_.store->Read(*engine_, static_cast<ItemId>(slot_index), generation,
+                                 staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
       return staging.data();
   }
   return absl::InternalError("unknown tier");
@@ -163,25 +163,32 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
     if (from >= to) continue;
     const ChunkHome& home = plan_.homes[unit][chunk];
     const int64_t n = info.end - info.begin;
-    STRATA_ASSIGN_OR_RETURN(const std::byte* record,
-                            Fetch(home.record_slot, home.record_offset, 12 * n, iterations, record_),
-                            "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
+    // What is frozen is of the generation of the load.
+    const auto generation = [&](int32_t slot) {
+      const bool loaded = plan_.frozen[unit] && plan_.slots[slot].tier == Tier::kNvme;
+      return (loaded ? resources_.store->newest(static_cast<ItemId>(slot)) : std::nullopt)
+          .value_or(static_cast<Generation>(iterations));
+    };
+    STRATA_ASSIGN_OR_RETURN(
+        const std::byte* record,
+        Fetch(home.record_slot, home.record_offset, 12 * n, generation(home.record_slot), record_),
+        "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
     const float* values = reinterpret_cast<const float*>(record);
     for (const StateClass state : kStateClasses) {
       const float* first = values + static_cast<int64_t>(state) * n + (from - info.begin);
       STRATA_RETURN_IF_ERROR(visit(unit, state, from, {first, static_cast<size_t>(to - from)}));
     }
     if (!plan_.pending.empty()) {
-      STRATA_ASSIGN_OR_RETURN(const std::byte* pending,
-                              Fetch(plan_.pending[unit], 4 * info.begin, 4 * n, iterations, record_));
+      STRATA_ASSIGN_OR_RETURN(const std::byte* pending, Fetch(plan_.pending[unit], 4 * info.begin, 4 * n,
+                                                              static_cast<Generation>(iterations), record_));
       const float* first = reinterpret_cast<const float*>(pending) + (from - info.begin);
       STRATA_RETURN_IF_ERROR(
           visit(unit, StateClass::kPendingGradient, from, {first, static_cast<size_t>(to - from)}));
     }
     if (!params) continue;
     const int64_t size = SizeOf(plan_.compute_dtype);
-    STRATA_ASSIGN_OR_RETURN(const std::byte* low,
-                            Fetch(home.params_slot, home.params_offset, n * size, iterations, params_));
+    STRATA_ASSIGN_OR_RETURN(const std::byte* low, Fetch(home.params_slot, home.params_offset, n * size,
+                                                        generation(home.params_slot), params_));
     STRATA_RETURN_IF_ERROR(
         params(unit, from, {low + (from - info.begin) * size, static_cast<size_t>((to - from) * size)}));
   }
