@@ -6,11 +6,13 @@
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -136,6 +138,11 @@ int Serve(const Flags& flags, int signals) {
   options.lease_grace = flags.lease / 2;
   options.restart_wait = std::max(options.restart_wait, flags.lease * 2);
   options.checkpoint_root = flags.checkpoint_root;
+  options.free_bytes = [data_dir = flags.data_dir] {
+    struct statvfs disk = {};
+    if (statvfs(data_dir.c_str(), &disk) != 0) return INT64_MAX;
+    return static_cast<int64_t>(disk.f_bavail) * static_cast<int64_t>(disk.f_frsize);
+  };
   absl::StatusOr<std::unique_ptr<Coordinator>> coordinator =
       Coordinator::Create(options, Clock::Real(), **store, **telemetry, PlanJob, CheckSpec);
   if (!coordinator.ok()) return Fail(kExitStorage, coordinator.status().message());

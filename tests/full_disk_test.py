@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Full disks, seen from outside. What does not fit is refused at submit with what it needs and what there is. A disk that
-others fill does not harm jobs that run: their space is reserved. A job that starts on it, or whose checkpoints find no
-room, fails with the path, the bytes it needs and those there are, and goes on when there is room again; its neighbour on
-the same worker is unharmed. Everything ends in the bits of a run without trouble.
+others fill does not harm jobs that run: their space is reserved. A job that would start on it waits for it, with what it
+needs and what there is; one whose checkpoints find no room fails with the path, the bytes it needs and those there are,
+and goes on when there is room again; its neighbour on the same worker is unharmed. Everything ends in the bits of a run
+without trouble.
 
 The disks are small tmpfs mounts in a namespace of the test's own; where that cannot be had the test says so and skips.
 """
 
 import ctypes
+import json
 import os
 import random
 import re
@@ -15,15 +17,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from cluster import Cluster, wait_for  # pylint: disable=wrong-import-position
+from cluster import Cluster, binary, wait_for  # pylint: disable=wrong-import-position
 
 MIB = 1 << 20
 CLONE_NEWNS = 0x20000
 SCRATCH_DISK = 96 * MIB
-CHECKPOINT_DISK = 64 * MIB
+CHECKPOINT_DISK = 96 * MIB
+STATE_DISK = 64 * MIB  # of the server's --data-dir and the worker's --state-dir, each
 STEPS = 60
 
 # hidden 96: 0.7 M parameters; hidden 384: 10.7 M, records of 130 MiB.
@@ -54,6 +58,8 @@ def own_namespace(folder):
     try:
         mount(os.path.join(folder, "nvme"), SCRATCH_DISK)
         mount(os.path.join(folder, "checkpoints"), CHECKPOINT_DISK)
+        for name in ("server", "worker"):
+            mount(os.path.join(folder, name), STATE_DISK)
     except subprocess.CalledProcessError as error:
         return error.stderr.decode(errors="replace").strip()
     return None
@@ -116,15 +122,28 @@ class FullDiskTest:
         job = self.cluster.submit(self.job("reserved", steps=10 * STEPS))  # it must not end, and free its space, before the other starts
         wait_for("a step", lambda: self.cluster.step(job) >= 1)
         filler = Filler(self.nvme, leave=MIB)
+        wait_for("the worker to say what is free", lambda: self.free_nvme_of_worker() <= MIB)
         begin = time.monotonic()
         late = self.cluster.submit(self.job("late"))
-        why = wait_for("the late job to be told", lambda: self.trouble(late))
-        print(f"on the full disk, {time.monotonic() - begin:.1f} s after the submit: {why}", flush=True)
-        need, have = (int(number) for number in re.search(r"needs (\d+) bytes .*there are (\d+) bytes", why).groups())
-        assert self.nvme in why and need > MIB >= have, why
+        short = wait_for("the late job to be told", lambda: self.shortfall(late))
+        print(f"on the full disk, {time.monotonic() - begin:.1f} s after the submit: {short}", flush=True)
+        assert int(short["requested"]) > MIB >= int(short.get("free", 0)), short
+        assert self.nvme in short["remedy"], short
         assert self.bits(job, 10 * STEPS)[:STEPS] == expected, "the disk filled up under it"
         filler.remove()
         assert self.bits(late) == expected
+        assert int(self.cluster.get(late)["status"]["attempt"]) == 1, "it was placed before there was room"
+
+    def free_nvme_of_worker(self):
+        _, out, _ = self.cluster.cli("-o", "json", "worker", "describe", "w1")
+        return int(json.loads(out)["capacity"]["nvme"][0].get("free_bytes", 0))
+
+    def shortfall(self, job):
+        """What a queued job lacks."""
+        status = self.cluster.get(job)["status"]
+        assert status["state"] == "QUEUED", status
+        short = status.get("waiting", {}).get("shortfalls", [])
+        return next((row for row in short if row["resource"] == "nvme"), None)
 
     def trouble(self, job):
         status = self.cluster.get(job)["status"]
@@ -147,6 +166,31 @@ class FullDiskTest:
         assert self.bits(neighbour, 10 * STEPS)[:STEPS] == expected, "its neighbour's disk was full"
         assert int(self.cluster.get(neighbour)["status"]["attempt"]) == 1
 
+    def a_full_state_disk_is_told_and_nothing_is_lost(self, expected):
+        steps = 20 * STEPS
+        job = self.cluster.submit(self.job("told", steps=steps, every=10 * STEPS))
+        wait_for("a step", lambda: self.cluster.step(job) >= 1)
+        with subprocess.Popen([binary("client/strata"), "--server", f"127.0.0.1:{self.cluster.port}", "watch", job], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) as watch:
+            told = []
+            reader = threading.Thread(target=lambda: told.extend(iter(watch.stderr.readline, "")))
+            reader.start()
+            fillers = [Filler(os.path.join(self.cluster.folder, name)) for name in ("server", "worker")]
+            begin = time.monotonic()
+            wait_for("the watch to say what is wrong", lambda: any("--data-dir" in line for line in told), 30)
+            seconds = time.monotonic() - begin
+            print(f"told {seconds:.1f} s after the disk was full: {told[-1].strip()}", flush=True)
+            step = self.cluster.step(job)
+            wait_for("training to go on", lambda: self.cluster.step(job) > step + 5)
+            for filler in fillers:
+                filler.remove()
+            assert watch.wait(300) == 0, told
+            reader.join()
+        assert seconds < 10, seconds
+        assert self.bits(job, steps)[:STEPS] == expected
+        ended = self.cluster.get(job)
+        assert int(ended["status"]["attempt"]) == 1, ended["status"]
+
 
 def main():
     root = tempfile.mkdtemp(prefix="full_disk_test_", dir=os.environ.get("TEST_TMPDIR"))
@@ -163,12 +207,13 @@ def main():
             test.refused_at_submit()
             test.running_jobs_have_their_space(expected)
             test.checkpoints_without_room_harm_one_job(expected)
+            test.a_full_state_disk_is_told_and_nothing_is_lost(expected)
             wait_for("the NVMe path to be empty", lambda: not cluster.leftovers(), 30)
     finally:
-        for name in ("nvme", "checkpoints"):
+        for name in ("nvme", "checkpoints", "server", "worker"):
             subprocess.run(["umount", "-l", os.path.join(folder, name)], check=False)
         shutil.rmtree(root)
-    print("full disks: refused with numbers, reserved space holds, failures are typed and heal, neighbours are unharmed")
+    print("full disks: told where it is, nothing lost; refused with numbers, reserved space holds, failures are typed and heal, neighbours are unharmed")
 
 
 main()

@@ -18,6 +18,7 @@
 #include "offload/io/path_probe.h"
 #include "offload/model/moments.h"
 #include "offload/plan/chunk_size.h"
+#include "offload/store/nvme_store.h"
 #include "proto/job_spec/validate.h"
 #include "proto/machine/machine.h"
 
@@ -126,6 +127,10 @@ absl::Status FillPaths(const BenchOffloadFlags& flags, OffloadBenchOptions& opti
   if (!flags.nvme_weights.empty() && flags.nvme_weights.size() != flags.nvme_paths.size()) {
     return absl::InvalidArgumentError(absl::StrCat("--nvme-weight: ", flags.nvme_weights.size(),
                                                    " weights for ", flags.nvme_paths.size(), " paths"));
+  }
+  for (const double weight : flags.nvme_weights) {
+    if (!IsNvmeWeight(weight))
+      return absl::InvalidArgumentError(absl::StrCat("--nvme-weight: ", weight, " is not ", kNvmeWeightText));
   }
   for (size_t i = 0; i < flags.nvme_paths.size(); ++i) {
     options.engine.store.paths.push_back(

@@ -87,6 +87,8 @@ TEST(BenchOptionsTest, WhatIsWrongIsNamedWithItsFlag) {
        [](auto& f) {
          f.nvme_weights = {1, 2};
        }},
+      {"--nvme-weight", [](auto& f) { f.nvme_weights = {std::nan("")}; }},
+      {"--nvme-weight", [](auto& f) { f.nvme_weights = {1e300}; }},
       {"--clip", [](auto& f) { f.clip = std::nan(""); }},
       {"--clip", [](auto& f) { f.clip = 1e300; }},
       {"--clip", [](auto& f) { f.clip = 1e-300; }},

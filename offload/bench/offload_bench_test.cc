@@ -4,7 +4,9 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cstdio>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -18,6 +20,7 @@
 #include "offload/io/io_engine.h"
 #include "offload/io/path_probe.h"
 #include "offload/plan/chunk_size.h"
+#include "offload/plan/test_layouts.h"
 
 namespace strata {
 namespace {
@@ -202,6 +205,60 @@ TEST_P(OffloadBenchOptimizerTest, EverySettingGivesTheSameStatesAtEveryStep) {
   EXPECT_NE(Bits(other), expected);
 }
 
+// Settings that no test has thought of: any homes, modes, depths, lanes, chunks, paths and weights, with and
+// without layers of which nothing is trained.
+TEST_F(OffloadBenchTest, RandomSettingsGiveTheSameStates) {
+  constexpr uint64_t kSeed = 20261201;
+  std::printf("seed %llu\n", static_cast<unsigned long long>(kSeed));
+  TestRandom random(kSeed);
+  base_.shape.layers = 4;
+  base_.request.budget = {64 * kMiB, 64 * kMiB, 512 * kMiB};
+  for (const uint64_t frozen : {0, 5, 15}) {
+    base_.shape.frozen_layers = frozen;
+    const std::string expected = Bits(base_);
+    ASSERT_FALSE(HasFailure());
+    for (int i = 0; i < 10; ++i) {
+      OffloadBenchOptions options = base_;
+      PlanRequest& request = options.request;
+      Place(options, random.AnyTier(), random.AnyTier(), random.AnyTier(), random.AnyTier());
+      if (request.optimizer == Tier::kDevice) request.params = request.gradients = Tier::kDevice;
+      request.mode = std::array{Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative}[random.Below(3)];
+      request.prefetch_depth = 1 + random.Below(4);
+      request.io_threads = 1 + random.Below(4);
+      request.chunk_elements = ChunkElements(int64_t{16 << 10} << random.Below(5));
+      options.engine.io_backend = random.Below(2) == 0 ? IoBackend::kAuto : IoBackend::kThreads;
+      options.engine.store.paths.clear();
+      for (int path = random.Below(4); path >= 0; --path) {
+        options.engine.store.paths.push_back({folder_ + "/" + std::to_string(path), 0.1 + random.Uniform()});
+        ASSERT_TRUE(MakeDirectories(options.engine.store.paths.back().path).ok());
+      }
+      EXPECT_EQ(Bits(options), expected) << "frozen " << frozen << ", setting " << i;
+    }
+  }
+}
+
+TEST_F(OffloadBenchTest, LayersThatAreFrozenMoveTheirParametersOnly) {
+  OffloadBenchOptions options = base_;
+  OnNvme(options);
+  options.state_hash = false;
+  options.request.mode = Mode::kForwardOverlap;
+  const auto all = Run(options);
+  ASSERT_TRUE(all.ok()) << all.status();
+  options.shape.frozen_layers = 7;  // all layers: the embedding and the last norm are trained
+  const auto few = Run(options);
+  ASSERT_TRUE(few.ok()) << few.status();
+  const auto of = [](const TrafficBytes& bytes, TrafficClass traffic) {
+    return bytes[static_cast<int>(traffic)];
+  };
+  constexpr int kNvme = static_cast<int>(Tier::kNvme), kDevice = static_cast<int>(Tier::kDevice);
+  const OffloadBenchSummary &a = all->summary, &f = few->summary;
+  EXPECT_EQ(of(a.read[kNvme], TrafficClass::kParams), of(f.read[kNvme], TrafficClass::kParams));
+  EXPECT_LT(of(f.written[kNvme], TrafficClass::kParams), of(a.written[kNvme], TrafficClass::kParams) / 2);
+  EXPECT_LT(of(f.read[kNvme], TrafficClass::kRecords), of(a.read[kNvme], TrafficClass::kRecords) / 2);
+  EXPECT_LT(of(f.written[kNvme], TrafficClass::kRecords), of(a.written[kNvme], TrafficClass::kRecords) / 2);
+  EXPECT_LT(of(f.read[kDevice], TrafficClass::kGradients), of(a.read[kDevice], TrafficClass::kGradients) / 2);
+}
+
 TEST_F(OffloadBenchTest, Fp16HalvesItsLossScaleAfterABadStepAndPlacementDoesNotMatter) {
   base_.shape.compute_dtype = DType::kF16;
   base_.injection =
@@ -266,6 +323,36 @@ TEST_P(OffloadBenchOptimizerTest, BytesAreThoseOfThePlanAndTheKernelCountsThemTo
   EXPECT_NEAR(summary.kernel_read_bytes, static_cast<double>(read), 0.03 * static_cast<double>(read));
   EXPECT_NEAR(summary.kernel_written_bytes, static_cast<double>(written),
               0.03 * static_cast<double>(written));
+}
+
+// Whatever the next step has read ahead by then.
+TEST_F(OffloadBenchTest, BytesOfAllPathsTogetherAreThoseOfTheStep) {
+  OffloadBenchOptions options = base_;
+  OnNvme(options);
+  options.state_hash = false;
+  options.request.mode = Mode::kForwardOverlap;
+  options.request.prefetch_depth = 4;
+  options.engine.store.paths.clear();
+  for (const char* name : {"/a", "/b", "/c"}) {
+    ASSERT_TRUE(MakeDirectories(folder_ + name).ok());
+    options.engine.store.paths.push_back({folder_ + name});
+  }
+  const auto report = Run(options);
+  ASSERT_TRUE(report.ok()) << report.status();
+  constexpr int kNvme = static_cast<int>(Tier::kNvme);
+  for (const OffloadBenchStep& step : report->steps) {
+    PathBytes sum;
+    ASSERT_EQ(step.result.path_bytes.size(), 3u);
+    for (const PathBytes& path : step.result.path_bytes) {
+      EXPECT_GT(path.read, 0);
+      EXPECT_GT(path.written, 0);
+      sum.read += path.read;
+      sum.written += path.written;
+    }
+    EXPECT_EQ(sum.read, step.result.read_bytes[kNvme]) << step.result.step;
+    EXPECT_EQ(sum.written, step.result.written_bytes[kNvme]) << step.result.step;
+    EXPECT_EQ(sum.read, report->planned.read_bytes[kNvme]) << step.result.step;
+  }
 }
 
 TEST_P(OffloadBenchOptimizerTest, AStepWithANonFiniteGradientIsANoOpThatNamesTheTensor) {

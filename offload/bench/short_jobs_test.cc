@@ -61,8 +61,10 @@ TEST(ShortJobsTest, SixtyInARowLeaveFilesThreadsAndMemoryFlat) {
     }
     ASSERT_EQ(files_now, files) << "after job " << job;
     ASSERT_EQ(threads_now, threads) << "after job " << job;
+#ifndef STRATA_SANITIZE  // whose own memory grows
     // One job's arenas are 8 MiB and more: 55 of them kept would be far above.
     ASSERT_LE(rss_now, rss + 4 * kMiB) << "after job " << job;
+#endif
   }
   EXPECT_EQ(Entries(folder.c_str()), 0);
   std::cout << kJobs << " jobs: " << files << " files, " << threads << " threads, " << rss / 1024

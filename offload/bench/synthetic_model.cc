@@ -30,7 +30,7 @@ void AddTensor(ParamUnit& unit, std::string name, std::vector<int64_t> shape, in
 }
 
 // About 12 h^2 parameters, and no size that a power of two divides.
-ParamUnit LayerUnit(int layer, int64_t h) {
+ParamUnit LayerUnit(int layer, int64_t h, bool frozen) {
   ParamUnit unit;
   unit.name = absl::StrCat("layers.", layer);
   AddTensor(unit, "norm1", {h}, kPlainGroup);
@@ -42,6 +42,7 @@ ParamUnit LayerUnit(int layer, int64_t h) {
   AddTensor(unit, "up", {4 * h + 1, h}, kDecayGroup);
   AddTensor(unit, "up_bias", {4 * h + 1}, kPlainGroup);
   AddTensor(unit, "down", {h, 4 * h + 1}, kDecayGroup);
+  for (TensorInfo& tensor : unit.tensors) tensor.frozen |= frozen;
   return unit;
 }
 
@@ -77,7 +78,8 @@ absl::StatusOr<ModelLayout> MakeSyntheticLayout(const SyntheticShape& shape) {
   layout.activation_bytes = RoundUp<int64_t>(shape.rows * h * SizeOf(shape.compute_dtype), 64);
   layout.token_bytes = 2 * static_cast<int64_t>(sizeof(int32_t)) * shape.rows;
 
-  for (int layer = 0; layer < shape.layers; ++layer) layout.units.push_back(LayerUnit(layer, h));
+  for (int layer = 0; layer < shape.layers; ++layer)
+    layout.units.push_back(LayerUnit(layer, h, layer < 64 && (shape.frozen_layers >> layer & 1) != 0));
   int64_t so_far = h;
   for (const ParamUnit& unit : layout.units) {
     for (const TensorInfo& tensor : unit.tensors) so_far += tensor.elements;

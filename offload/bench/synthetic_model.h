@@ -19,6 +19,7 @@ struct SyntheticShape {
   Moments moments = Moments::kF32;
   int64_t rows = 64;             // tokens of a micro-batch: what activations grow with
   absl::Duration compute_delay;  // each block's forward and backward takes at least this
+  uint64_t frozen_layers = 0;    // a bit for each of the first 64: nothing of it is trained
 };
 
 // Speeds that make the planner see what SyntheticCompute takes: FLOPs of the layout are nanoseconds.

@@ -62,6 +62,11 @@ absl::Status Executor::Prepare() {
     return absl::InternalError(
         absl::StrCat("the plan needs ", host, " host bytes, the arena has ", resources_.host->size()));
   }
+  for (size_t u = 0; u < resources_.layout->units.size(); ++u) {
+    if (plan_.frozen.size() <= u || plan_.frozen[u] != resources_.layout->units[u].frozen())
+      return absl::InternalError(
+          absl::StrCat("the plan and the layout disagree on whether unit ", u, " is frozen"));
+  }
   if (plan_.arena_bytes[static_cast<int>(Tier::kNvme)] > 0 && resources_.store == nullptr) {
     return absl::InternalError("the plan has states on NVMe but there is no store");
   }
@@ -155,13 +160,6 @@ void Executor::MakeRanges() {
   first_norm_range_.push_back(norm_ranges_.size());
 }
 
-std::vector<PathBytes> Executor::MovedBytes(const NvmeStoreCounters& counters) {
-  std::vector<PathBytes> moved;
-  for (const NvmePathCounters& path : counters.paths)
-    moved.push_back({static_cast<int64_t>(path.read_bytes), static_cast<int64_t>(path.written_bytes)});
-  return moved;
-}
-
 bool Executor::IsDeviceLane(const Lane& lane) const {
   return lane.kind == LaneKind::kCompute || lane.kind == LaneKind::kH2D || lane.kind == LaneKind::kD2H;
 }
@@ -188,7 +186,6 @@ absl::Status Executor::Run(StepSource& source, int64_t steps, TrainerCounters& c
   loss_scale_ = counters.loss_scale;
   last_commit_nanos_ = resources_.clock->MonotonicNanos();
   for (LaneState& lane : lanes_) lane.free_nanos = last_commit_nanos_;
-  if (resources_.store != nullptr) moved_ = MovedBytes(resources_.store->counters());
 
   std::vector<Thread> threads;
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -392,6 +389,7 @@ absl::Status Executor::RunNvmeLaneStep(int lane, int64_t step, bool& stopped) {
     span.end_nanos = last_end = clock.MonotonicNanos();
     Account(lane, span, stats);
     self.engine->TakeInto(stats.io);
+    transfers.TakePathBytes(stats.path_bytes);
     Finish(span.op, step);
   }
   return absl::OkStatus();
@@ -513,13 +511,15 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
     result.store = {.written_bytes = static_cast<int64_t>(counters.written_bytes),
                     .retries = static_cast<int64_t>(counters.retries),
                     .checksum_errors = static_cast<int64_t>(counters.checksum_errors)};
-    std::vector<PathBytes> moved = MovedBytes(counters);
-    for (size_t i = 0; i < moved.size(); ++i)
-      result.path_bytes.push_back({moved[i].read - moved_[i].read, moved[i].written - moved_[i].written});
-    moved_ = std::move(moved);
+    result.path_bytes.resize(counters.paths.size());
   }
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const int64_t bytes = done.lanes[i].bytes;
+    const std::vector<int64_t>& by_path = done.lanes[i].path_bytes;
+    for (size_t path = 0; path < by_path.size(); ++path) {
+      PathBytes& moved = result.path_bytes[path];
+      (plan_.lanes[i].kind == LaneKind::kNvmeRead ? moved.read : moved.written) += by_path[path];
+    }
     switch (plan_.lanes[i].kind) {
       case LaneKind::kNvmeRead:
         result.read_bytes[static_cast<int>(Tier::kNvme)] += bytes;

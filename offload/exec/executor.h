@@ -170,7 +170,6 @@ class Executor {
   }
   StepState& state(int64_t step) { return states_[step & 1]; }
   bool IsDeviceLane(const Lane& lane) const;
-  static std::vector<PathBytes> MovedBytes(const NvmeStoreCounters& counters);
 
   // Elements [begin, end) of a unit that UPDATE treats alike.
   struct UpdateRange {
@@ -203,7 +202,6 @@ class Executor {
   StepState states_[2];
   std::vector<std::atomic<bool>> slot_touched_;
   int64_t last_commit_nanos_ = 0;
-  std::vector<PathBytes> moved_;  // by NVMe path, when the newest step was committed
   // The NVMe store's generation at the start of `step`.
   int64_t GenerationAt(int64_t step) const {
     return plan_.kind == PlanKind::kTrain ? step : eval_generation_;

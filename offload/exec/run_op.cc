@@ -119,17 +119,20 @@ absl::Status Executor::RunTransfer(LaneState& lane, const Op& op) {
 }
 
 // An item is its NVMe slot's index. Of a state, the store's newest version at the start of step t is
-// generation t, except for what this step has updated already. What is overwritten in place has a generation
-// for each thing that is ever written there, so the store refuses what another step, micro-batch or sum has
-// left.
+// generation t, except for what this step has updated already; of a frozen one there is only what was loaded.
+// What is overwritten in place has a generation for each thing that is ever written there, so the store
+// refuses what another step, micro-batch or sum has left.
 absl::Status Executor::StartIo(NvmeLane& transfers, const Op& op, int64_t step) {
   const bool read = op.kind == OpKind::kRead;
   const Operand& item = op.operands[read ? 0 : 1];
   const Operand& memory = op.operands[read ? 1 : 0];
   const auto id = static_cast<ItemId>(item.slot);
-  const auto generation = plan_.slots[item.slot].persistent
-                              ? static_cast<Generation>(GenerationAt(step) + item.content.updates)
-                              : ScratchGeneration(item.content, step);
+  Generation generation = ScratchGeneration(item.content, step);
+  if (plan_.slots[item.slot].persistent) {
+    const std::optional<Generation> loaded =
+        plan_.frozen[item.content.unit] ? resources_.store->newest(id) : std::nullopt;
+    generation = loaded.value_or(static_cast<Generation>(GenerationAt(step) + item.content.updates));
+  }
   slot_touched_[item.slot].store(true, std::memory_order_relaxed);
   const std::span<std::byte> bytes(Pointer(memory), static_cast<size_t>(memory.bytes));
   return read ? transfers.StartRead(id, generation, bytes) : transfers.StartWrite(id, generation, bytes);

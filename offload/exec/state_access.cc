@@ -132,7 +132,7 @@ absl::Status StateAccess::StoreParams(int unit, int chunk, int64_t iterations, c
 }
 
 absl::StatusOr<const std::byte*> StateAccess::Fetch(int32_t slot_index, int64_t offset, int64_t bytes,
-                                                    int64_t iterations, std::span<std::byte> staging) {
+                                                    Generation generation, std::span<std::byte> staging) {
   const Slot& slot = plan_.slots[slot_index];
   switch (slot.tier) {
     case Tier::kHost:
@@ -142,9 +142,9 @@ absl::StatusOr<const std::byte*> StateAccess::Fetch(int32_t slot_index, int64_t 
           nullptr, staging.data(), resources_.device->arena() + slot.offset + offset, bytes));
       return staging.data();
     case Tier::kNvme:
-      STRATA_RETURN_IF_ERROR(resources_.store->Read(
-          *engine_, static_cast<ItemId>(slot_index), static_cast<Generation>(iterations),
-          staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
+      STRATA_RETURN_IF_ERROR(
+          resources_.store->Read(*engine_, static_cast<ItemId>(slot_index), generation,
+                                 staging.first(StoredBytes(static_cast<uint64_t>(bytes)))));
       return staging.data();
   }
   return absl::InternalError("unknown tier");
@@ -171,6 +171,12 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
     if (from >= to) continue;
     const ChunkHome& home = plan_.homes[unit][chunk];
     const int64_t n = info.end - info.begin;
+    // What is frozen is of the generation of the load.
+    const auto generation = [&](int32_t slot) {
+      const bool loaded = plan_.frozen[unit] && plan_.slots[slot].tier == Tier::kNvme;
+      return (loaded ? resources_.store->newest(static_cast<ItemId>(slot)) : std::nullopt)
+          .value_or(static_cast<Generation>(iterations));
+    };
     // Items are clipped to the range: it begins with one.
     const auto clipped = [&](StateClass state, std::span<const std::byte> items) {
       const StateItem item = StateItemOf(state, plan_.moments);
@@ -179,20 +185,20 @@ absl::Status StateAccess::Read(int unit, int64_t begin, int64_t end, int64_t ite
                    items.subspan(static_cast<size_t>(first * item.bytes()),
                                  static_cast<size_t>(count * item.bytes())));
     };
-    STRATA_ASSIGN_OR_RETURN(
-        const std::byte* record,
-        Fetch(home.record_slot, home.record_offset, RecordBytes(plan_.moments, n), iterations, record_),
-        "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
+    STRATA_ASSIGN_OR_RETURN(const std::byte* record,
+                            Fetch(home.record_slot, home.record_offset, RecordBytes(plan_.moments, n),
+                                  generation(home.record_slot), record_),
+                            "reading ", resources_.layout->units[unit].name, " chunk ", chunk);
     STRATA_RETURN_IF_ERROR(ForEachClass(plan_.moments, n, record, clipped));
     if (!plan_.pending.empty()) {
-      STRATA_ASSIGN_OR_RETURN(const std::byte* pending,
-                              Fetch(plan_.pending[unit], 4 * info.begin, 4 * n, iterations, record_));
+      STRATA_ASSIGN_OR_RETURN(const std::byte* pending, Fetch(plan_.pending[unit], 4 * info.begin, 4 * n,
+                                                              static_cast<Generation>(iterations), record_));
       STRATA_RETURN_IF_ERROR(clipped(StateClass::kPendingGradient, {pending, static_cast<size_t>(4 * n)}));
     }
     if (!params) continue;
     const int64_t size = SizeOf(plan_.compute_dtype);
-    STRATA_ASSIGN_OR_RETURN(const std::byte* low,
-                            Fetch(home.params_slot, home.params_offset, n * size, iterations, params_));
+    STRATA_ASSIGN_OR_RETURN(const std::byte* low, Fetch(home.params_slot, home.params_offset, n * size,
+                                                        generation(home.params_slot), params_));
     STRATA_RETURN_IF_ERROR(
         params(unit, from, {low + (from - info.begin) * size, static_cast<size_t>((to - from) * size)}));
   }

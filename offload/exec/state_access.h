@@ -53,7 +53,7 @@ class StateAccess {
   absl::Status LoadChunk(int unit, int chunk, int64_t iterations, const Fill& fill);
   absl::Status LoadPending(int unit, int chunk, const Fill& fill);
   // Where the host can look at `bytes` of a slot: in place, or brought to `staging`.
-  absl::StatusOr<const std::byte*> Fetch(int32_t slot, int64_t offset, int64_t bytes, int64_t iterations,
+  absl::StatusOr<const std::byte*> Fetch(int32_t slot, int64_t offset, int64_t bytes, Generation generation,
                                          std::span<std::byte> staging);
   absl::Status StoreParams(int unit, int chunk, int64_t iterations, const float* master);
 

@@ -107,6 +107,8 @@ void VisitStepMetrics(const StepPlan& plan, const StepResult& result, const Nvme
   if (plan.compute_dtype == DType::kF16) visit("loss_scale", result.loss_scale);
   visit("step_ms", Millis(result.wall_nanos));
   for (size_t i = 0; i < result.lanes.size(); ++i) {
+    // Lanes for what is done again mostly do nothing.
+    if (result.lanes[i].operations == 0) continue;
     const std::string name = LaneName(plan.lanes[i]);
     visit(absl::StrCat("busy_ms.", name), Millis(result.lanes[i].busy_nanos));
     visit(absl::StrCat("bytes.", name), static_cast<double>(result.lanes[i].bytes));

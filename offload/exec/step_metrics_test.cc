@@ -76,12 +76,13 @@ TEST(StepMetricsTest, LatenciesOfLanesAndStepsAreOneDistributionAndDepthsAddUp) 
   EXPECT_EQ(SummarizeIo(plan, LaneKind::kNvmeWrite, {&first}).requests, 0);
 }
 
-TEST(StepMetricsTest, RowsNameEveryLaneAndLeaveOutZeroesOfSparseFamilies) {
-  const StepPlan plan = PlanWith({LaneKind::kNvmeRead, LaneKind::kNvmeRead});
+TEST(StepMetricsTest, RowsNameLanesThatWorkedAndLeaveOutZeroesOfSparseFamilies) {
+  const StepPlan plan = PlanWith({LaneKind::kNvmeRead, LaneKind::kNvmeRead, LaneKind::kNvmeWrite});
   StepResult result;
   result.wall_nanos = 5 * kMs;
   result.lr = 0.5;
-  result.lanes.resize(2);
+  result.lanes.resize(3);
+  result.lanes[0].operations = result.lanes[1].operations = 1;  // the third would only do again what is wrong
   result.lanes[1].stall_nanos[static_cast<int>(StallCause::kWrite)] = 2 * kMs;
   result.lanes[1].traffic_bytes[kRecords] = 4096;
   result.store = {.written_bytes = 7, .retries = 1, .checksum_errors = 2};

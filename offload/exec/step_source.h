@@ -35,7 +35,8 @@ struct LaneStats {
   // Waiting for an operation of another lane, by that lane's kind (index: LaneKind) and by cause.
   std::array<int64_t, 7> wait_nanos{};
   std::array<int64_t, kStallCauses> stall_nanos{};
-  IoMeter io;  // NVMe lanes
+  IoMeter io;                       // NVMe lanes
+  std::vector<int64_t> path_bytes;  // NVMe lanes: moved, by path
 };
 
 // Of the NVMe store since the job's start.
@@ -68,7 +69,7 @@ struct StepResult {
   std::array<int64_t, kTierCount> high_water_bytes{};  // end of the highest slot that was handed out so far
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};
   StoreCounts store;
-  // Moved on each NVMe path since the step before; with steps that overlap, some of it for the next one.
+  // Moved on each NVMe path by this step's operations.
   std::vector<PathBytes> path_bytes;
 };
 

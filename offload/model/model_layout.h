@@ -9,6 +9,7 @@
 #ifndef OFFLOAD_MODEL_MODEL_LAYOUT_H_
 #define OFFLOAD_MODEL_MODEL_LAYOUT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,6 +49,12 @@ struct ParamUnit {
   std::string name;  // "layers.3", "wte", ...
   std::vector<TensorInfo> tensors;
   int64_t elements = 0;  // padded to kTensorAlignment
+
+  // Nothing of it is ever updated: its gradient is nobody's business, its states stay as they were loaded.
+  bool frozen() const {
+    return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(),
+                                           [](const TensorInfo& tensor) { return tensor.frozen; });
+  }
 };
 
 enum class BlockKind : uint8_t {

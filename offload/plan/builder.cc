@@ -62,8 +62,9 @@ class Builder {
     plan_.moments = layout.moments;
     plan_.micro_batches = train_ ? choice.micro_batches : 1;
     plan_.clip = choice.clip;
+    plan_.frozen = facts_.frozen;
     const bool redoes = std::find(assumed_.begin(), assumed_.end(), true) != assumed_.end();
-    lanes_ = MakeLanes(choice, table_, kind, redoes, &plan_.lanes);
+    lanes_ = MakeLanes(choice, facts_.frozen, table_, kind, redoes, &plan_.lanes);
   }
 
   StepPlan Build() {
@@ -76,7 +77,7 @@ class Builder {
       }
       // Forward order, so that the next step's first blocks can start first.
       for (const int u : facts_.first_use_order) {
-        if (!assumed_[u] && plan_.mode != Mode::kDelayed) Update(u, Speculation::kNone);
+        if (!assumed_[u] && !facts_.frozen[u] && plan_.mode != Mode::kDelayed) Update(u, Speculation::kNone);
       }
     }
     Commit();
@@ -416,7 +417,7 @@ class Builder {
   std::vector<Operand> NewGradients(int block, int mb) {
     std::vector<Operand> operands;
     for (const int u : layout_.blocks[block].units) {
-      if (choice_.units[u].gradients == Tier::kDevice && contributions_[u] == 0) {
+      if (choice_.units[u].gradients == Tier::kDevice && contributions_[u] == 0 && !facts_.frozen[u]) {
         operands.push_back(W(table_.accumulated[u], 0, AccBytes(u), Accumulated(u, -1, 1)));
       } else {
         const int32_t slot = device_grads_[facts_.unit_class[u]].Acquire(SlotPool::kNothing);
@@ -429,6 +430,10 @@ class Builder {
   void SendGradients(int block, int mb, const std::vector<Operand>& grads) {
     for (size_t i = 0; i < grads.size(); ++i) {
       const int u = layout_.blocks[block].units[i];
+      if (facts_.frozen[u]) {
+        device_grads_[facts_.unit_class[u]].Release(grads[i].slot, false);
+        continue;
+      }
       const bool last = contributions_[u] + 1 == plan_.micro_batches * facts_.uses[u];
       // The step has no further use of the parameters, and the gradient of the step before is long there.
       if (last && plan_.mode == Mode::kDelayed) Update(u, Speculation::kNone);

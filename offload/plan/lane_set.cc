@@ -26,8 +26,8 @@ NvmeLanes AddNvmeLanes(const PlanChoice& choice, std::vector<Lane>* lanes) {
 
 }  // namespace
 
-LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, bool redoes,
-                  std::vector<Lane>* lanes) {
+LaneSet MakeLanes(const PlanChoice& choice, const std::vector<bool>& frozen, const SlotTable& table,
+                  PlanKind kind, bool redoes, std::vector<Lane>* lanes) {
   const bool train = kind == PlanKind::kTrain;
   LaneSet set;
   set.batch = AddLane(LaneKind::kControl, lanes);
@@ -37,9 +37,11 @@ LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kin
   set.h2d = AddLane(LaneKind::kH2D, lanes);
   set.d2h = AddLane(LaneKind::kD2H, lanes);
   bool home = false, params = false, records = false, held = false, sums = false;
-  for (const PlanChoice::UnitHome& unit : choice.units) {
-    home |= train && unit.params == Tier::kDevice && unit.record != Tier::kDevice;
+  for (size_t u = 0; u < choice.units.size(); ++u) {
+    const PlanChoice::UnitHome& unit = choice.units[u];
     params |= unit.params == Tier::kNvme;
+    if (frozen[u]) continue;
+    home |= train && unit.params == Tier::kDevice && unit.record != Tier::kDevice;
     records |= unit.record == Tier::kNvme;
     sums |= train && unit.gradients == Tier::kNvme;
   }

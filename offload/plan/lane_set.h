@@ -31,9 +31,10 @@ struct LaneSet {
   NvmeLanes redo;
 };
 
-// Appends them to `lanes`. `table` is that of the choice; `redoes`: units are updated before CLIP.
-LaneSet MakeLanes(const PlanChoice& choice, const SlotTable& table, PlanKind kind, bool redoes,
-                  std::vector<Lane>* lanes);
+// Appends them to `lanes`. `frozen`: by unit, nothing of it is trained; `table` is that of the choice;
+// `redoes`: units are updated before CLIP.
+LaneSet MakeLanes(const PlanChoice& choice, const std::vector<bool>& frozen, const SlotTable& table,
+                  PlanKind kind, bool redoes, std::vector<Lane>* lanes);
 
 }  // namespace strata
 

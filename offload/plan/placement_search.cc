@@ -348,6 +348,7 @@ ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& b
     const double sum = n * static_cast<double>(facts_.acc_size);
     if (home.params != Tier::kDevice) problem.fetch_seconds += params * problem.in_seconds_per_byte;
     if (home.params == Tier::kNvme) problem.nvme_seconds += 2 * params / profile.nvme_read_bytes_per_second;
+    if (facts_.frozen[u]) continue;
     if (home.gradients != Tier::kDevice) {
       problem.send_seconds += sum * problem.out_seconds_per_byte;
       cpu += 3 * sum / profile.accumulate_bytes_per_second * (micro_batches - 1) / micro_batches;

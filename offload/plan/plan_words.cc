@@ -80,7 +80,7 @@ void FillPlacement(const ModelLayout& layout, PlannedJob* job) {
     const PlanChoice::UnitHome& home = job->choice.units[u];
     const int64_t n = layout.units[u].elements;
     job->placement[0][static_cast<int>(home.params)] += n * param;
-    job->placement[1][static_cast<int>(home.gradients)] += n * acc;
+    if (!layout.units[u].frozen()) job->placement[1][static_cast<int>(home.gradients)] += n * acc;
     job->placement[2][static_cast<int>(home.record)] += RecordBytes(layout.moments, n);
   }
   const SlotTable table = MakeSlotTable(layout, LayoutFacts(layout), job->choice, PlanKind::kTrain);

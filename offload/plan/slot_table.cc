@@ -115,8 +115,9 @@ class TableBuilder {
       const PlanChoice::UnitHome& home = choice_.units[u];
       const int32_t params =
           home.params == Tier::kNvme ? -1 : alloc_.Add(home.params, ParamBytes(u), "params", unit.name);
-      const int32_t accumulated =
-          home.gradients == Tier::kNvme ? -1 : alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
+      const int32_t accumulated = home.gradients == Tier::kNvme || facts_.frozen[u]
+                                      ? -1
+                                      : alloc_.Add(home.gradients, AccBytes(u), "grad", unit.name);
       if (!sums_only_) {
         table_.params_home.push_back(params);
         table_.accumulated.push_back(accumulated);
@@ -146,7 +147,7 @@ class TableBuilder {
       if (home.params == Tier::kNvme) alloc_.Sum(Tier::kNvme, Stored(params_bytes), count);
     }
     state_staging_ = std::max(state_staging_, Stored(record_bytes) + Stored(params_bytes));
-    if (home.record == Tier::kDevice) return;
+    if (home.record == Tier::kDevice || facts_.frozen[u]) return;
     if (home.record == Tier::kNvme) Grow(&record_, record_bytes, count);
     if (home.params != Tier::kHost) Grow(&params_out_, params_bytes, count);
     if (home.gradients == Tier::kDevice) Grow(&accumulated_chunk_, n * facts_.acc_size, count);
@@ -377,7 +378,7 @@ class TableBuilder {
     for (int b = 0; b <= facts_.head; ++b) {
       std::fill(at_once.begin(), at_once.end(), 0);
       for (const int u : layout_.blocks[b].units) {
-        const bool on_device = choice_.units[u].gradients == Tier::kDevice;
+        const bool on_device = choice_.units[u].gradients == Tier::kDevice && !facts_.frozen[u];
         // Every gradient but a step's first of the unit has to be added to the sum.
         const bool adds = choice_.micro_batches > 1 || facts_.first_contributor[u] != b;
         const int c = facts_.unit_class[u];
@@ -386,7 +387,7 @@ class TableBuilder {
           device[c].needed = std::max(device[c].needed, ++at_once[c]);
           ++device[c].things;
         }
-        if (!on_device && adds) {
+        if (!on_device && adds && !facts_.frozen[u]) {
           host[c].bytes = std::max(host[c].bytes, AccBytes(u));
           host[c].needed = 1;
           ++host[c].things;
@@ -402,7 +403,7 @@ class TableBuilder {
     std::vector<PoolSize> sums(facts_.classes);
     if (!sums_only_) table_.sum_items.resize(layout_.units.size());
     for (int u = 0; u < static_cast<int>(layout_.units.size()); ++u) {
-      if (choice_.units[u].gradients != Tier::kNvme) continue;
+      if (choice_.units[u].gradients != Tier::kNvme || facts_.frozen[u]) continue;
       Grow(&sums[facts_.unit_class[u]], AccBytes(u));
       // Chunks but the last are whole blocks.
       if (sums_only_) alloc_.Add(Tier::kNvme, AccBytes(u), "", "");
@@ -425,7 +426,7 @@ class TableBuilder {
     // Backward goes down the blocks, so the last sums are those of the first.
     for (const Block& block : layout_.blocks) {
       for (auto unit = block.units.rbegin(); unit != block.units.rend(); ++unit) {
-        if (choice_.units[*unit].gradients != Tier::kNvme || seen[*unit]) continue;
+        if (choice_.units[*unit].gradients != Tier::kNvme || facts_.frozen[*unit] || seen[*unit]) continue;
         seen[*unit] = true;
         if (there[facts_.unit_class[*unit]]-- > 0) continue;
         const int64_t elements = layout_.units[*unit].elements, chunk = choice_.chunk_elements;
@@ -504,6 +505,7 @@ LayoutFacts::LayoutFacts(const ModelLayout& layout) {
       first_contributor[u] = b;  // Backward goes down, so the last block comes first.
     }
   }
+  for (const ParamUnit& unit : layout.units) frozen.push_back(unit.frozen());
   ClassifyUnits(layout, this);
 }
 

@@ -42,6 +42,7 @@ struct LayoutFacts {
   std::vector<int> uses;               // by unit: blocks that read it
   std::vector<int> first_contributor;  // by unit: the block whose gradient comes first
   std::vector<int> first_use_order;    // units in the order in which a forward pass meets them
+  std::vector<bool> frozen;            // by unit: nothing of it is trained
 };
 
 // kInvalidArgument names what is wrong with the layout (blocks out of order, sizes that are not positive).
@@ -64,7 +65,7 @@ struct SlotTable {
 
   // Persistent, by unit; -1: not there.
   std::vector<int32_t> params_home;  // device or host
-  std::vector<int32_t> accumulated;  // device or host
+  std::vector<int32_t> accumulated;  // device or host; frozen: none
   std::vector<int32_t> pending;      // mode delayed: device or host; else empty
 
   // Transient. Pools by class: empty where no unit needs one.

@@ -214,6 +214,10 @@ struct StepPlan {
   std::vector<Slot> slots;
   std::vector<std::vector<ChunkInfo>> chunks;  // [unit][chunk]
   std::vector<std::vector<ChunkHome>> homes;   // [unit][chunk]
+  // By unit: nothing of it is trained. LOSS and BACKWARD leave its gradient in a transient slot, where it
+  // ends; it has no sum, no NORM and no UPDATE, and its homes hold what was loaded: contents of it name no
+  // updates, and its NVMe items stay of the generation of the load.
+  std::vector<bool> frozen;
   // By unit: the slot of its pending gradient, in host or device memory, indexed as the unit's elements.
   // Empty but in mode delayed.
   std::vector<int32_t> pending;

@@ -132,7 +132,8 @@ class Run {
   }
   static int64_t Cells(const Operand& operand) { return (operand.bytes + kCell - 1) / kCell; }
   uint64_t* At(const Operand& operand, int64_t i) {
-    return Home(operand.slot, operand.offset, i, step_ + operand.content.updates);
+    const bool stays = operand.content.unit >= 0 && plan_.frozen[operand.content.unit];
+    return Home(operand.slot, operand.offset, i, stays ? 0 : step_ + operand.content.updates);
   }
   uint64_t* Home(int32_t slot, int64_t offset, int64_t i, int version) {
     const bool versions = plan_.slots[slot].tier == Tier::kNvme && plan_.slots[slot].persistent;
@@ -162,7 +163,8 @@ class Run {
     published_[step & 1] = 0;
     for (size_t u = 0; u < plan_.homes.size(); ++u) {
       for (size_t k = 0; k < plan_.homes[u].size(); ++k)
-        ForHome(u, k, step + 1, [&](uint64_t* cell, uint64_t) { digest_ = Mix(digest_, *cell); });
+        ForHome(u, k, plan_.frozen[u] ? 0 : step + 1,
+                [&](uint64_t* cell, uint64_t) { digest_ = Mix(digest_, *cell); });
     }
   }
 

@@ -47,6 +47,12 @@ ModelLayout MakeTestLayout(const TestShape& shape) {
   if (shape.norm_elements > 0) head.push_back(add_unit("final_norm", shape.norm_elements));
   head.push_back(shape.tied ? embedding : add_unit("lm_head", shape.edge_elements));
   add_block(BlockKind::kHead, -1, std::move(head));
+  for (size_t u = 0; u < layout.units.size(); ++u) {
+    if ((shape.frozen_units >> u & 1) == 0) continue;
+    ParamUnit& unit = layout.units[u];
+    unit.tensors = {
+        {.name = unit.name + ".weight", .shape = {unit.elements}, .elements = unit.elements, .frozen = true}};
+  }
   return layout;
 }
 
@@ -112,6 +118,9 @@ TestShape RandomShape(TestRandom& random) {
   shape.saved_bytes = random.Below(3) * 20000;
   shape.saved_rest_bytes = shape.saved_bytes == 0 ? 0 : random.Below(3) * 8000;
   shape.moments = random.Below(3) == 0 ? Moments::kCode8 : Moments::kF32;
+  // About every fourth, in every other shape.
+  for (int unit = 0; unit < 16 && shape.layers % 2 == 0; ++unit)
+    shape.frozen_units |= static_cast<uint64_t>(random.Below(4) == 0) << unit;
   return shape;
 }
 

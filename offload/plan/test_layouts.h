@@ -22,6 +22,7 @@ struct TestShape {
   int64_t activation_bytes = 8192;
   int64_t saved_bytes = 12000;
   int64_t saved_rest_bytes = 8000;
+  uint64_t frozen_units = 0;  // a bit for each
 };
 
 ModelLayout MakeTestLayout(const TestShape& shape);

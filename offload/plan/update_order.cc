@@ -28,7 +28,7 @@ std::vector<bool> UpdatedBeforeClip(const ModelLayout& layout, const std::vector
   const double forward_share = ForwardShare(layout, choice);
   double elements_before = 0, elements_after = 0;
   for (const int u : first_use_order) {
-    if (choice.units[u].record != Tier::kNvme) continue;
+    if (choice.units[u].record != Tier::kNvme || layout.units[u].frozen()) continue;
     before[u] = elements_before * forward_share < elements_after * (1 - forward_share);
     (before[u] ? elements_before : elements_after) += static_cast<double>(layout.units[u].elements);
   }

@@ -12,7 +12,7 @@
 //    optimizer step) that it names;
 //  - the whole step: every micro-batch passes every block, each gradient enters its sum once, each chunk is
 //    updated once with the complete sum, and is back in its home before COMMIT; nothing of the next step
-//    changes state before COMMIT of this one;
+//    changes state before COMMIT of this one; of units that are frozen nothing moves but parameters;
 //  - no waste: what a transfer writes is read, or is a home's content at COMMIT.
 // Time is about linear in the operations.
 #ifndef OFFLOAD_PLAN_VERIFIER_H_

@@ -29,7 +29,8 @@ constexpr RedoSteps kRedoSteps[] = {RedoSteps::kNone, RedoSteps::kAll, RedoSteps
 
 // Sound plans of many kinds, with one chunk size.
 std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
-  TestShape shape{.layers = 4, .layer_elements = 5120, .edge_elements = 3072, .tied = true};
+  TestShape shape{
+      .layers = 4, .layer_elements = 5120, .edge_elements = 3072, .tied = true, .frozen_units = 1 << 2};
   const ModelLayout bf16 = MakeTestLayout(shape);
   // fp16 has the sizes of bf16, and one rule of order more.
   shape.compute = DType::kF16;
@@ -126,6 +127,39 @@ TEST(VerifierTest, RandomPlansVerifyAndComputeTheSame) {
       std::optional<uint64_t>& digest = digests[choice.mode == Mode::kDelayed];
       if (!digest.has_value()) digest = SymbolicRun(plans->train, 3, std::nullopt);
       for (const RedoSteps redo : kRedoSteps) EXPECT_EQ(SymbolicRun(plans->train, 3, j, redo), *digest);
+    }
+  }
+}
+
+TEST(VerifierTest, OfFrozenUnitsOnlyParametersMove) {
+  constexpr int kFrozen = 2;
+  for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative, Mode::kDelayed}) {
+    for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+      const Tier gradients = home == Tier::kNvme && mode == Mode::kDelayed ? Tier::kHost : home;
+      const ModelLayout layout = MakeTestLayout(TestShape{.frozen_units = 1 << kFrozen});
+      PlanChoice choice = UniformChoice(layout, home, gradients, home, Tier::kHost, false);
+      choice.mode = mode;
+      choice.micro_batches = 2;
+      StepPlan plan = Build(layout, choice);
+      ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+      for (const Op& op : plan.ops) {
+        if (op.unit != kFrozen) continue;
+        EXPECT_TRUE(op.kind == OpKind::kRead || op.kind == OpKind::kH2D)
+            << DescribeOp(plan, static_cast<int32_t>(&op - plan.ops.data()));
+        EXPECT_EQ(op.operands[0].content.kind, ContentKind::kParams)
+            << DescribeOp(plan, static_cast<int32_t>(&op - plan.ops.data()));
+      }
+      // What is done for nobody is refused, and so is what is left out.
+      plan.frozen[kFrozen] = false;
+      EXPECT_FALSE(VerifyPlan(plan).ok());
+      plan = Build(MakeTestLayout(TestShape{}), choice);
+      ASSERT_TRUE(VerifyPlan(plan).ok()) << VerifyPlan(plan);
+      plan.frozen[kFrozen] = true;
+      const absl::Status useless = VerifyPlan(plan);
+      EXPECT_FALSE(useless.ok());
+      EXPECT_NE(useless.message().find("which is frozen"), std::string::npos) << useless;
+      plan.frozen.clear();
+      EXPECT_FALSE(VerifyPlan(plan).ok());
     }
   }
 }

@@ -101,7 +101,8 @@ class RunCheck {
     if (content.kind != ContentKind::kRecord) cell.content.chunk = -1;
     const bool state = content.kind == ContentKind::kParams || content.kind == ContentKind::kRecord ||
                        content.kind == ContentKind::kPending;
-    cell.version = state ? (train_ ? step_ : 0) + content.updates : step_;
+    const bool stays = !train_ || (state && plan_.frozen[content.unit]);
+    cell.version = state ? (stays ? 0 : step_) + content.updates : step_;
     cell.content.updates = 0;
     cell.assumed = redo_ && state && content.updates > 0 && op().speculation == Speculation::kAssumed;
     return cell;
@@ -318,7 +319,7 @@ class RunCheck {
     }
     for (size_t u = 0; u < plan_.homes.size(); ++u) {
       for (size_t k = 0; k < plan_.homes[u].size(); ++k) {
-        for (const Operand& home : Homes(u, k, train_ ? 1 : 0)) {
+        for (const Operand& home : Homes(u, k, train_ && !plan_.frozen[u] ? 1 : 0)) {
           const Cell expected = CellOf(home.content, home);
           for (const Segment* segment : Range(home.slot, home.offset, home.bytes)) {
             if (!(segment->cell == expected)) return WrongContent(home, expected, *segment);

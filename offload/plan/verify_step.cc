@@ -1,4 +1,5 @@
 // Operands by kind, and the whole step.
+#include <algorithm>
 #include <set>
 #include <utility>
 #include <vector>
@@ -24,6 +25,7 @@ class StepCheck {
       next_ = 0;
       STRATA_RETURN_IF_ERROR(CheckLane());
       STRATA_RETURN_IF_ERROR(CheckSpeculation());
+      STRATA_RETURN_IF_ERROR(CheckFrozen());
       STRATA_RETURN_IF_ERROR(CheckOp());
       if (next_ != op().operands.size())
         return Wrong(DescribeOp(plan_, at_), ": ", op().operands.size(), " operands, not ", next_);
@@ -98,6 +100,20 @@ class StepCheck {
         kind == OpKind::kUpdate || IsStoreTransfer(kind) || kind == OpKind::kH2D || kind == OpKind::kD2H;
     if (op().speculation != Speculation::kNone && !can)
       return Wrong(DescribeOp(plan_, at_), " cannot be assumed or done again");
+    return absl::OkStatus();
+  }
+
+  // Of what is not trained there are parameters, which stay, and gradients, which end where they are made.
+  absl::Status CheckFrozen() {
+    for (const Operand& operand : op().operands) {
+      const Content& content = operand.content;
+      if (!IsOfUnit(content.kind) || !plan_.frozen[content.unit]) continue;
+      const bool stays = content.kind == ContentKind::kParams && content.updates == 0;
+      const bool ends = content.kind == ContentKind::kGradient && IsBlock(op().kind);
+      if (!stays && !ends)
+        return Wrong(DescribeOp(plan_, at_), ": ", Describe(content), " of unit ", content.unit,
+                     ", which is frozen");
+    }
     return absl::OkStatus();
   }
 
@@ -412,17 +428,19 @@ class StepCheck {
     if (backwards_.size() != backwards)
       return Wrong(backwards_.size(), " LOSSes and BACKWARDs, not ", backwards);
     if (clips_ != (train_ ? 1 : 0)) return Wrong(clips_, " CLIPs");
-    if (norms_.size() != (train_ ? plan_.chunks.size() : 0)) return Wrong(norms_.size(), " NORMs");
-    if (handed_.size() != plan_.pending.size() * (train_ ? 1 : 0))
-      return Wrong(handed_.size(), " HAND_OVERs for ", plan_.pending.size(), " pending gradients");
+    const auto trained = static_cast<size_t>(std::count(plan_.frozen.begin(), plan_.frozen.end(), false));
+    if (norms_.size() != (train_ ? trained : 0))
+      return Wrong(norms_.size(), " NORMs for ", trained, " units");
+    if (handed_.size() != (train_ && !plan_.pending.empty() ? trained : 0))
+      return Wrong(handed_.size(), " HAND_OVERs for the pending gradients of ", trained, " units");
     if (assumed_ != redone_)
       return Wrong(assumed_.size(), " UPDATEs before CLIP and ", redone_.size(), " that can replace them");
     size_t chunks = 0;
-    for (const auto& unit : plan_.chunks) chunks += unit.size();
+    for (size_t u = 0; u < plan_.chunks.size(); ++u) chunks += plan_.frozen[u] ? 0 : plan_.chunks[u].size();
     if (updates_.size() != (train_ ? chunks : 0))
       return Wrong(updates_.size(), " UPDATEs for ", chunks, " chunks");
     for (size_t u = 0; u < summed_.size(); ++u) {
-      if (train_ && static_cast<int64_t>(summed_[u].size()) != Contributions(u))
+      if (train_ && !plan_.frozen[u] && static_cast<int64_t>(summed_[u].size()) != Contributions(u))
         return Wrong("unit ", u, ": ", summed_[u].size(), " gradients enter the sum, not ", Contributions(u));
     }
     return absl::OkStatus();

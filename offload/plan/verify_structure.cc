@@ -88,6 +88,8 @@ absl::Status CheckPending(const StepPlan& plan) {
 }
 
 absl::Status CheckChunks(const StepPlan& plan) {
+  if (plan.frozen.size() != plan.chunks.size())
+    return Wrong("what is frozen is said of ", plan.frozen.size(), " of ", plan.chunks.size(), " units");
   if (plan.homes.size() != plan.chunks.size()) return Wrong("homes and chunks are of different units");
   for (size_t u = 0; u < plan.chunks.size(); ++u) {
     if (plan.chunks[u].empty() || plan.homes[u].size() != plan.chunks[u].size())

@@ -269,11 +269,13 @@ std::span<const IoRange> NvmeStore::RangesOf(uint32_t extent) const {
 }
 
 void NvmeStore::CountBytes(uint32_t extent, uint64_t times, uint64_t NvmePathCounters::*counter) {
-  for (const IoRange& range : RangesOf(extent)) {
-    const auto path = std::find_if(files_.begin(), files_.end(),
-                                   [&](const auto& file) { return file.get() == range.file; });
-    counts_.paths[path - files_.begin()].*counter += times * range.bytes;
-  }
+  for (const IoRange& range : RangesOf(extent)) counts_.paths[PathOf(range)].*counter += times * range.bytes;
+}
+
+size_t NvmeStore::PathOf(const IoRange& range) const {
+  const auto path =
+      std::find_if(files_.begin(), files_.end(), [&](const auto& file) { return file.get() == range.file; });
+  return static_cast<size_t>(path - files_.begin());
 }
 
 absl::Status NvmeStore::RegisterWith(IoEngine& engine) {
@@ -525,7 +527,7 @@ NvmeStoreCounters NvmeStore::counters() const {
 }
 
 NvmeLane::NvmeLane(NvmeStore& store, IoEngine& engine)
-    : store_(store), queue_(engine, store.options_.block_bytes) {}
+    : store_(store), queue_(engine, store.options_.block_bytes), path_bytes_(store.files_.size()) {}
 
 NvmeLane::~NvmeLane() {
   while (!transfers_.empty()) (void)Finish();
@@ -571,8 +573,18 @@ absl::Status NvmeLane::Finish() {
   Transfer& transfer = transfers_.front();
   const absl::Status status = transfer.op == IoOp::kRead ? FinishRead(transfer) : FinishWrite(transfer);
   const std::string what = status.ok() ? "" : store_.Describe(transfer.item, transfer.generation);
+  if (status.ok()) {
+    const uint32_t extent = transfer.op == IoOp::kRead ? transfer.read.extent : transfer.write.extent;
+    for (const IoRange& range : store_.RangesOf(extent))
+      path_bytes_[store_.PathOf(range)] += static_cast<int64_t>(range.bytes);
+  }
   transfers_.pop_front();
   return Annotate(status, what);
+}
+
+void NvmeLane::TakePathBytes(std::vector<int64_t>& bytes) {
+  bytes.resize(path_bytes_.size());
+  for (size_t path = 0; path < path_bytes_.size(); ++path) bytes[path] += std::exchange(path_bytes_[path], 0);
 }
 
 absl::Status NvmeLane::FinishRead(Transfer& transfer) {

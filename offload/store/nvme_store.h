@@ -189,6 +189,7 @@ class NvmeStore {
   // Returns the bytes that each path has to hold.
   std::vector<uint64_t> AssignExtents(const StoreLayout& layout);
   std::span<const IoRange> RangesOf(uint32_t extent) const;
+  size_t PathOf(const IoRange& range) const;
   void CountBytes(uint32_t extent, uint64_t times, uint64_t NvmePathCounters::*counter)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Begin finds or takes the extent and protects it; End makes the result known.
@@ -251,6 +252,9 @@ class NvmeLane {
   bool Advance() { return queue_.Advance(transfers_.front().id); }
   // Waits for the oldest and returns its result. in_flight() > 0.
   absl::Status Finish();
+  // Adds the bytes on each path, in the order of the options, of transfers that have succeeded since the last
+  // call. A repeated read counts once.
+  void TakePathBytes(std::vector<int64_t>& bytes);
 
  private:
   struct Transfer {
@@ -273,6 +277,7 @@ class NvmeLane {
   NvmeStore& store_;
   TransferQueue queue_;
   std::deque<Transfer> transfers_;  // Its elements do not move: the queue's callbacks point into them.
+  std::vector<int64_t> path_bytes_;
 };
 
 }  // namespace strata

@@ -105,8 +105,8 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
     nonsense.set_nvme_endurance_bytes(endurance);
     EXPECT_TRUE(absl::StrContains(CheckMachine(nonsense).message(), "nvme_endurance_bytes")) << endurance;
   }
-  v1::MachineProfile wordy = ToProto(MachineProfile());
-  ASSERT_TRUE(CheckMachine(wordy).ok());
+  v1::MachineProfile wordy = ToProto(profile);
+  ASSERT_TRUE(CheckMachine(wordy).ok()) << CheckMachine(wordy);
   wordy.set_source(std::string(100'000, 'x'));
   EXPECT_TRUE(absl::StrContains(CheckMachine(wordy).message(), "source: has 100000 bytes, at most 200"));
   EXPECT_EQ(FromProto(v1::MachineProfile()), MachineProfile());

@@ -18,6 +18,8 @@ namespace {
 constexpr auto kTickEvery = std::chrono::milliseconds(200);
 constexpr int64_t kScheduleEveryNanos = 900'000'000;  // at least: `waiting` is never older than a second
 constexpr int64_t kProbeEveryNanos = 1'000'000'000;
+constexpr int64_t kSlowStoreNanos = 5'000'000'000;
+constexpr int64_t kDiskFullBytes = 64 << 10;
 constexpr int64_t kLostWorkerKeptNanos = int64_t{3600} * 1'000'000'000;
 constexpr size_t kPlansPerTick = 4;
 constexpr auto kWaitSlice = std::chrono::milliseconds(250);
@@ -126,6 +128,7 @@ void Coordinator::TickerLoop() {
     }
     RunDue();
     ProbeStore();
+    LookAtDisk();
   }
 }
 
@@ -144,6 +147,7 @@ void Coordinator::Tick() {
   RunDue();
   MakeMissingPlans();
   ProbeStore();
+  LookAtDisk();
 }
 
 void Coordinator::RunDue() {
@@ -151,6 +155,11 @@ void Coordinator::RunDue() {
   ExpireLeases();
   RunTimers();
   ExpireGroups();
+  if (std::string trouble = StorageTrouble(); trouble != trouble_told_) {
+    trouble_told_ = std::move(trouble);
+    ++live_generation_;
+    changed_.SignalAll();
+  }
   if (schedule_needed_ || clock_.MonotonicNanos() - schedule_nanos_ >= kScheduleEveryNanos) RunSchedule();
 }
 
@@ -186,7 +195,7 @@ absl::StatusOr<JobPtr> Coordinator::Transact(const std::string& uid, std::string
       transaction.dropped_steps.push_back(checkpoint->step());
     }
   }
-  Pending pending{event.revision, uid, before, std::nullopt};
+  Pending pending{event.revision, uid, before, std::nullopt, clock_.MonotonicNanos()};
   if (request) {
     pending.request = {request->scope, request->request_id};
     pending_requests_[*pending.request] = *request;
@@ -279,6 +288,20 @@ absl::Status Coordinator::WaitDurable(int64_t revision, uint64_t epoch, const Ca
     }
     changed_.WaitFor(mu_, std::min<std::chrono::nanoseconds>(left, kWaitSlice));
   }
+}
+
+std::string Coordinator::StorageTrouble() {
+  const std::string& why = degraded_.empty() ? telemetry_trouble_ : degraded_;
+  if (!why.empty()) {
+    return absl::StrCat("the coordinator cannot write to its --data-dir (", why,
+                        "): training goes on, its steps are kept and shown when there is room");
+  }
+  if (disk_full_)
+    return "the disk of the coordinator's --data-dir is full: free space, or what comes next cannot be "
+           "stored";
+  if (!pending_.empty() && clock_.MonotonicNanos() - pending_.front().since_nanos > kSlowStoreNanos)
+    return "the disk of the coordinator's --data-dir does not answer: what is new is shown when it does";
+  return "";
 }
 
 // --- timers and scheduling ---
@@ -439,6 +462,18 @@ void Coordinator::ProbeStore() {
   degraded_ = std::string(status.ok() ? "" : status.message());
   if (status.ok()) schedule_needed_ = true;
   changed_.SignalAll();
+}
+
+// A store that has room in its files left fails only when that is used up, and then for everybody.
+void Coordinator::LookAtDisk() {
+  {
+    MutexLock lock(mu_);
+    if (!options_.free_bytes || clock_.MonotonicNanos() < next_look_nanos_) return;
+    next_look_nanos_ = clock_.MonotonicNanos() + kProbeEveryNanos;
+  }
+  const bool full = options_.free_bytes() < kDiskFullBytes;
+  MutexLock lock(mu_);
+  disk_full_ = full;
 }
 
 void Coordinator::EndAttempt(const JobPtr& job, AttemptEnded ended, const std::string& actor) {

@@ -66,6 +66,8 @@ struct CoordinatorOptions {
   // "": checkpoints must lie in the checkpoint_root of the worker that commits them.
   std::string checkpoint_root;
   int32_t live_jobs_max = 10000;
+  // What the disk of the data folder has free; asked every second. Empty: it is not looked at.
+  std::function<int64_t()> free_bytes;
   // Timers and planning run on threads of the coordinator. Tests turn it off and call Tick.
   bool run_ticker = true;
 };
@@ -175,6 +177,7 @@ class Coordinator {
     std::string uid;
     JobPtr before;  // null: did not exist
     std::optional<std::pair<std::string, std::string>> request;
+    int64_t since_nanos = 0;  // monotonic
   };
 
   Coordinator(CoordinatorOptions options, Clock& clock, StateStore& store, Telemetry& telemetry,
@@ -197,11 +200,15 @@ class Coordinator {
 
   // --- timers and scheduling ---
   void RunDue() ABSL_LOCKS_EXCLUDED(mu_);
+  // What keeps changes or metrics from being stored, for those who look at a job; "": nothing does. Watchers
+  // are told when it changes.
+  std::string StorageTrouble() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunSchedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MakeMissingPlans() ABSL_LOCKS_EXCLUDED(mu_);
   void ProbeStore() ABSL_LOCKS_EXCLUDED(mu_);
+  void LookAtDisk() ABSL_LOCKS_EXCLUDED(mu_);
 
   // --- user plane ---
   v1::Job View(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -261,6 +268,10 @@ class Coordinator {
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   std::vector<int64_t> first_lost_ ABSL_GUARDED_BY(mu_);  // per epoch that ended: the first revision it lost
   std::string degraded_ ABSL_GUARDED_BY(mu_);             // why; "" when all is well
+  std::string telemetry_trouble_ ABSL_GUARDED_BY(mu_);    // why metrics or logs are not stored; "": they are
+  bool disk_full_ ABSL_GUARDED_BY(mu_) = false;
+  int64_t next_look_nanos_ ABSL_GUARDED_BY(mu_) = 0;  // at the disk
+  std::string trouble_told_ ABSL_GUARDED_BY(mu_);     // StorageTrouble when watchers were last woken for it
   int64_t next_probe_nanos_ ABSL_GUARDED_BY(mu_) = 0;
   std::deque<JobPtr> changes_ ABSL_GUARDED_BY(mu_);  // the last durable transitions, oldest first
   int64_t oldest_change_ ABSL_GUARDED_BY(mu_) = 0;   // a watch may resume from here or later

@@ -135,7 +135,7 @@ v1::JobEvent EventToProto(const EventRow& row) {
 std::string LiveDigest(const v1::Job& job) {
   const v1::JobStatus& status = job.status();
   return absl::StrCat(job.revision(), "|", status.progress().step(), "|", status.waiting().code(), "|",
-                      status.tasks_size() > 0 ? status.tasks(0).phase() : "");
+                      status.tasks_size() > 0 ? status.tasks(0).phase() : "", "|", status.message());
 }
 
 }  // namespace
@@ -152,6 +152,10 @@ v1::Job Coordinator::View(const Job& job) {
     v1::Waiting& waiting = *view.mutable_status()->mutable_waiting();
     waiting.set_code("BACKOFF");
     *waiting.mutable_evaluated_at() = MicrosToProto(absl::ToUnixMicros(clock_.WallNow()));
+  }
+  if (const std::string trouble = StorageTrouble(); !trouble.empty()) {
+    std::string& message = *view.mutable_status()->mutable_message();
+    message = absl::StrCat(message, message.empty() ? "" : "; ", trouble);
   }
   return view;
 }
@@ -546,7 +550,9 @@ absl::Status Coordinator::NextWatch(Watch& watch, const CallContext& call,
     if (out.empty() && watch.live_generation != live_generation_ && time - watch.last_sent >= kLiveEvery) {
       watch.live_generation = live_generation_;
       for (const auto& [uid, live] : live_) {
-        const JobPtr job = table_.Find(uid);
+        // While the store does not answer the present goes on to be told, on the last durable record.
+        const JobPtr latest = table_.Find(uid);
+        const JobPtr job = latest == nullptr ? nullptr : DurableRecord(latest);
         if (job == nullptr || job->revision > watch.revision) continue;
         if (watch.name.empty() ? ParentOf(job->name) != watch.parent : job->name != watch.name) continue;
         v1::Job view = View(*job);

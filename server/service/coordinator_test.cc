@@ -365,6 +365,44 @@ TEST_F(CoordinatorTest, AStoreThatFailsRefusesWritesTellsNothingAndRecovers) {
   EXPECT_EQ(StateOf("a"), v1::Job::SUCCEEDED);
 }
 
+TEST_F(CoordinatorTest, WhoWatchesIsToldThatTheStoreFailsAndThatItIsSoundAgain) {
+  ASSERT_TRUE(Register("w1", 1).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 1);
+  const v1::Job job = Get("a");
+  Coordinator::Watch watch = *coordinator_->StartWatch({});
+  std::vector<v1::WatchJobsResponse> got;
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  store_.SetFailure(absl::UnavailableError("disk full"));
+  EXPECT_FALSE(Create("b").ok());
+  Advance(absl::Milliseconds(200));
+  Sync("w1", 1, {Report(job, "STEPPING", 7)});
+  got.clear();
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_EQ(got.size(), 1u);
+  const v1::JobStatus& told = got[0].upsert().status();
+  EXPECT_NE(told.message().find("disk full"), std::string::npos) << told.message();
+  EXPECT_NE(told.message().find("--data-dir"), std::string::npos) << told.message();
+  EXPECT_EQ(told.progress().step(), 7) << "training goes on";
+  EXPECT_EQ(coordinator_->GetJob("a")->status().message(), told.message());
+  store_.SetFailure(absl::OkStatus());
+  Advance(absl::Seconds(2));
+  Advance(absl::Milliseconds(200));
+  got.clear();
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_GE(got.size(), 1u);
+  EXPECT_EQ(got.back().upsert().status().message().find("disk full"), std::string::npos);
+  // A disk without room is told before the first write fails.
+  free_bytes_ = 100;
+  Advance(absl::Seconds(2));
+  Advance(absl::Milliseconds(200));
+  got.clear();
+  ASSERT_TRUE(coordinator_->NextWatch(watch, CallContext(), got).ok());
+  ASSERT_GE(got.size(), 1u);
+  EXPECT_NE(got.back().upsert().status().message().find("--data-dir is full"), std::string::npos);
+  EXPECT_TRUE(Create("b").ok()) << "it still works";
+}
+
 TEST_F(CoordinatorTest, AWatchGetsASnapshotABookmarkAndEveryChangeAfterIt) {
   ASSERT_TRUE(Create("a").ok());
   Coordinator::Watch watch = *coordinator_->StartWatch({});

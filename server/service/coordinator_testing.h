@@ -61,6 +61,7 @@ class CoordinatorTest : public ::testing::Test {
     CoordinatorOptions options;
     options.run_ticker = false;
     options.checkpoint_root = "/ckpt";
+    options.free_bytes = [this] { return free_bytes_; };
     coordinator_ =
         *Coordinator::Create(options, clock_, store_, *telemetry_, PlanByBudget, [](v1::JobSpec& spec) {
           std::vector<SpecProblem> problems;
@@ -138,6 +139,7 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   FakeClock clock_;
+  int64_t free_bytes_ = INT64_MAX;
   MemoryStateStore store_;
   std::unique_ptr<Telemetry> telemetry_;
   std::unique_ptr<Coordinator> coordinator_;

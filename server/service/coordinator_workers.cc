@@ -28,6 +28,7 @@ constexpr size_t kWorkersMax = 1000;
 constexpr size_t kPathMax = 4000;
 constexpr size_t kLogTailMax = 16 << 10;
 constexpr size_t kMessageMax = 2000;
+constexpr size_t kSourceMax = 200;
 constexpr int kResumeMax = 3;
 constexpr std::chrono::milliseconds kHoldMax{10'000};
 // While tasks run a worker is answered at least this often: it may have something new to say.
@@ -55,6 +56,13 @@ absl::Status CheckCapacity(const v1::Capacity& capacity) {
   if (ok) return absl::OkStatus();
   return InvalidField("capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
                                                " volumes, 64 labels and ", kRungsMax, " rungs"));
+}
+
+// Texts of a worker are kept and shown: no longer than a line.
+v1::Capacity Bounded(v1::Capacity capacity) {
+  if (capacity.has_machine())
+    capacity.mutable_machine()->set_source(TruncateUtf8(capacity.machine().source(), kSourceMax));
+  return capacity;
 }
 
 std::vector<v1::Rung> LadderOf(const v1::TaskReport& report) {
@@ -149,7 +157,7 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   if (request.incarnation() != worker.incarnation) worker.suspect = worker.draining = false;
   worker.id = request.worker_id();
   worker.incarnation = request.incarnation();
-  worker.capacity = request.capacity();
+  worker.capacity = Bounded(request.capacity());
   worker.total = TotalOf(request.capacity());
   worker.version = TruncateUtf8(request.version(), 100);
   worker.protocol_version = protocol;
@@ -347,8 +355,8 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   worker->last_sync_nanos = clock_.MonotonicNanos();
   worker->draining = request.draining();
   if (request.has_capacity()) {
-    // Free bytes change all the time; only what jobs may take matters to the scheduler.
-    worker->capacity = request.capacity();
+    // Free bytes change all the time: the scheduler looks at them whenever it runs, and it runs every second.
+    worker->capacity = Bounded(request.capacity());
     const Resources total = TotalOf(request.capacity());
     if (!(total == worker->total)) schedule_needed_ = true;
     worker->total = total;
@@ -519,13 +527,15 @@ absl::Status Coordinator::PushTelemetry(const v1::TelemetryBatch& batch) {
     }
     logs[job->uid].push_back({{at.attempt(), at.rank(), at.stream()}, at.offset(), chunk.data()});
   }
-  const auto degraded = [](const absl::Status& status) {
-    return status.ok() ? status : StorageDegraded(status.message());
-  };
-  STRATA_RETURN_IF_ERROR(degraded(telemetry_.metrics().Append(rows)));
-  for (const auto& [uid, pieces] : logs) {
-    STRATA_RETURN_IF_ERROR(degraded(telemetry_.logs().Append(uid, pieces)));
+  absl::Status stored = telemetry_.metrics().Append(rows);
+  for (auto it = logs.begin(); it != logs.end() && stored.ok(); ++it)
+    stored = telemetry_.logs().Append(it->first, it->second);
+  {
+    MutexLock lock(mu_);
+    // A batch without anything to store says nothing of the disk.
+    if (!stored.ok() || !rows.empty() || !logs.empty()) telemetry_trouble_ = std::string(stored.message());
   }
+  if (!stored.ok()) return StorageDegraded(stored.message());
   if (!rows.empty() || !logs.empty()) telemetry_.Ring();
   return absl::OkStatus();
 }

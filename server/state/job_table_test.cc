@@ -334,5 +334,58 @@ TEST(SchedulerTest, PriorityThenAgeThenFirstFit) {
   EXPECT_EQ(Schedule(table, workers, plans).waiting.at("big").code(), "NO_WORKERS");
 }
 
+// What is free on the disks now binds like what other jobs have taken.
+TEST(SchedulerTest, AJobWaitsForADiskThatOthersHaveFilled) {
+  JobTable table;
+  Event event;
+  event.uid = "job";
+  event.revision = event.wall_micros = 1;
+  Job job;
+  job.name = "projects/default/jobs/job";
+  job.spec = Spec(3, 50);
+  event.what = Created{job};
+  ASSERT_TRUE(table.Apply(event).ok());
+  Worker worker;
+  worker.id = "w1";
+  worker.state = WorkerState::kReady;
+  worker.capacity.set_device_bytes(100);
+  worker.capacity.set_host_bytes(100);
+  const auto add_volume = [&](const char* path, int64_t bytes, int64_t free) {
+    v1::NvmeVolume& volume = *worker.capacity.add_nvme();
+    volume.set_path(path);
+    volume.set_bytes(bytes);
+    volume.set_free_bytes(free);
+  };
+  const auto schedule = [&] {
+    worker.total = TotalOf(worker.capacity);
+    return Schedule(table, {{"w1", worker}}, [](const Job&, const Worker&) {
+      auto plan = std::make_shared<v1::JobPlan>();
+      plan->mutable_resources()->set_nvme_bytes(40);
+      plan->set_fits(true);
+      return std::shared_ptr<const v1::JobPlan>(plan);
+    });
+  };
+  add_volume("/a", 100, 39);
+  const ScheduleResult full = schedule();
+  ASSERT_EQ(full.grants.size(), 0u);
+  EXPECT_EQ(full.waiting.at("job").code(), "CAPACITY");
+  const v1::Shortfall& shortfall = full.waiting.at("job").shortfalls(0);
+  EXPECT_EQ(shortfall.resource(), "nvme");
+  EXPECT_EQ(shortfall.free(), 39);
+  EXPECT_EQ(shortfall.total(), 100);
+  EXPECT_NE(shortfall.remedy().find("fills the disk of /a"), std::string::npos) << shortfall.remedy();
+  worker.capacity.mutable_nvme(0)->set_free_bytes(40);
+  EXPECT_EQ(schedule().grants.size(), 1u);
+  // A quarter of the job is on the second path.
+  worker.capacity.mutable_nvme(0)->set_bytes(75);
+  add_volume("/b", 25, 9);
+  EXPECT_EQ(NvmeFreeNow(worker.capacity), 36);
+  EXPECT_EQ(schedule().grants.size(), 0u);
+  worker.capacity.mutable_nvme(1)->set_free_bytes(10);
+  EXPECT_EQ(schedule().grants.size(), 1u);
+  worker.capacity.mutable_nvme(0)->set_free_bytes(0);
+  EXPECT_EQ(schedule().grants.size(), 0u);
+}
+
 }  // namespace
 }  // namespace strata::server

@@ -4,12 +4,15 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace strata::server {
 namespace {
 
+constexpr char kWait[] = "wait for a job on this worker to end, cancel one, or add a worker";
+
 void AddShortfall(v1::Waiting& waiting, const std::string& scope, const char* resource, int64_t requested,
-                  int64_t free, int64_t total) {
+                  int64_t free, int64_t total, const std::string& remedy = kWait) {
   if (requested <= free) return;
   v1::Shortfall* shortfall = waiting.add_shortfalls();
   shortfall->set_resource(resource);
@@ -17,7 +20,7 @@ void AddShortfall(v1::Waiting& waiting, const std::string& scope, const char* re
   shortfall->set_requested(requested);
   shortfall->set_free(free);
   shortfall->set_total(total);
-  shortfall->set_remedy("wait for a job on this worker to end, cancel one, or add a worker");
+  shortfall->set_remedy(remedy);
 }
 
 v1::Waiting NoWorkers(const std::map<std::string, Worker>& workers) {
@@ -37,13 +40,31 @@ v1::Waiting NoWorkers(const std::map<std::string, Worker>& workers) {
   return waiting;
 }
 
+std::string FullDiskRemedy(const Worker& worker) {
+  std::vector<std::string> paths;
+  for (const v1::NvmeVolume& volume : worker.capacity.nvme()) paths.push_back(volume.path());
+  return absl::StrCat("something else fills the disk of ", absl::StrJoin(paths, ", "),
+                      " there: free space on it");
+}
+
+// What jobs may take on a worker now. A job that starts may have its file already or not: it is counted twice
+// for a moment, rather than not at all.
+Resources RoomOn(const Worker& worker, const JobTable& jobs) {
+  Resources room = worker.total - jobs.Allocated(worker.id);
+  int64_t starting = 0;
+  for (const JobPtr& job : jobs.JobsOn(worker.id))
+    starting += job->state == JobState::kStarting ? job->grant.nvme_bytes : 0;
+  room.nvme_bytes = std::min(room.nvme_bytes, std::max<int64_t>(0, NvmeFreeNow(worker.capacity) - starting));
+  return room;
+}
+
 // One job against all workers.
 struct Placement {
   std::optional<Grant> grant;
   v1::Waiting waiting;
 };
 
-Placement Place(const Job& job, const std::map<std::string, Worker>& workers,
+Placement Place(const Job& job, const JobTable& jobs, const std::map<std::string, Worker>& workers,
                 const std::map<std::string, Resources>& free, const PlanLookup& plans,
                 ScheduleResult& result) {
   Placement placement;
@@ -97,8 +118,10 @@ Placement Place(const Job& job, const std::map<std::string, Worker>& workers,
                    nearest->total.device_bytes);
       AddShortfall(placement.waiting, nearest->id, "host", wanted.host_bytes, room.host_bytes,
                    nearest->total.host_bytes);
+      const bool of_jobs =
+          wanted.nvme_bytes > nearest->total.nvme_bytes - jobs.Allocated(nearest->id).nvme_bytes;
       AddShortfall(placement.waiting, nearest->id, "nvme", wanted.nvme_bytes, room.nvme_bytes,
-                   nearest->total.nvme_bytes);
+                   nearest->total.nvme_bytes, of_jobs ? kWait : FullDiskRemedy(*nearest));
     }
   } else {
     placement.waiting.set_code("UNSATISFIABLE");
@@ -118,6 +141,17 @@ Resources TotalOf(const v1::Capacity& capacity) {
     total.nvme_bytes = Clamp(total.nvme_bytes + Clamp(volume.bytes()));
   }
   return total;
+}
+
+int64_t NvmeFreeNow(const v1::Capacity& capacity) {
+  const auto total = static_cast<double>(TotalOf(capacity).nvme_bytes);
+  double free = kResourceMax;
+  for (const v1::NvmeVolume& volume : capacity.nvme()) {
+    if (volume.path().empty() || volume.bytes() <= 0) continue;
+    const double share = static_cast<double>(Clamp(volume.bytes())) / total;
+    free = std::min(free, static_cast<double>(Clamp(volume.free_bytes())) / share);
+  }
+  return static_cast<int64_t>(free);
 }
 
 void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total) {
@@ -154,10 +188,10 @@ ScheduleResult Schedule(const JobTable& jobs, const std::map<std::string, Worker
                         const PlanLookup& plans) {
   ScheduleResult result;
   std::map<std::string, Resources> free;
-  for (const auto& [id, worker] : workers) free[id] = worker.total - jobs.Allocated(id);
+  for (const auto& [id, worker] : workers) free[id] = RoomOn(worker, jobs);
   int32_t ahead = 0;
   for (const JobPtr& job : jobs.Queue()) {
-    Placement placement = Place(*job, workers, free, plans, result);
+    Placement placement = Place(*job, jobs, workers, free, plans, result);
     if (placement.grant) {
       Resources& room = free[placement.grant->worker];
       room = room - placement.grant->resources;

@@ -56,15 +56,19 @@ struct ScheduleResult {
 // fits == false carries the shortfalls.
 using PlanLookup = std::function<std::shared_ptr<const v1::JobPlan>(const Job&, const Worker&)>;
 
-// Priority, then age, first fit in the order of the worker ids. A job that does not fit now never holds back
-// the jobs behind it. A worker that the job should avoid is taken only when no other worker could ever run
-// it.
+// Priority, then age, first fit in the order of the worker ids. A job that does not fit now, among the
+// worker's jobs and on its disks, never holds back the jobs behind it. A worker that the job should avoid is
+// taken only when no other worker could ever run it.
 ScheduleResult Schedule(const JobTable& jobs, const std::map<std::string, Worker>& workers,
                         const PlanLookup& plans);
 
 // The largest capacity any accounting here accepts, per resource.
 inline constexpr int64_t kResourceMax = int64_t{1} << 60;
 Resources TotalOf(const v1::Capacity& capacity);
+// NVMe bytes that one more job can have as the worker's file systems are now: others may have filled them.
+// Scratch is striped over the volumes by their `bytes`, so the one that is full first limits it. A volume
+// without a path says nothing.
+int64_t NvmeFreeNow(const v1::Capacity& capacity);
 // A plan may say that it fits and still ask for more than there is; then it does not fit, and says what is
 // missing.
 void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total);
