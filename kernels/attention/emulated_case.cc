@@ -409,4 +409,20 @@ std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool 
                                : Run<kx::f16>(family, dtype, c, backward, seed, options, bits, stats, errors);
 }
 
+std::string RunEveryWay(Family family, const EmulatedCase& c, bool backward) {
+  using kx::emu::Order;
+  for (const auto& [order, seed] : {std::pair{Order::kForward, 1},
+                                    {Order::kAhead, 1},
+                                    {Order::kShuffle, 1},
+                                    {Order::kShuffle, 2},
+                                    {Order::kShuffle, 3}}) {
+    kx::emu::Options options;
+    options.order = order;
+    options.seed = static_cast<uint64_t>(seed);
+    const std::string wrong = RunEmulated(family, DType::kBF16, c, backward, 1, options);
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 }  // namespace strata::attention

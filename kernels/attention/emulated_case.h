@@ -45,6 +45,11 @@ std::string RunEmulated(Family family, DType dtype, const EmulatedCase& c, bool 
                         kx::emu::Options options, std::string* bits = nullptr,
                         kx::emu::Stats* stats = nullptr, Errors* errors = nullptr);
 
+// RunEmulated of bf16 in several orders until one complains. A wait that is missing may be covered by chance:
+// by the order in which threads run, or by loads that complete in the order they were issued in. So: also an
+// order that runs threads far ahead, and loads completing in any order.
+std::string RunEveryWay(Family family, const EmulatedCase& c, bool backward);
+
 }  // namespace strata::attention
 
 #endif  // KERNELS_ATTENTION_EMULATED_CASE_H_

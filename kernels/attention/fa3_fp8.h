@@ -5,7 +5,8 @@
 //   weights  exp2(s - maximum + kWeightBits), rounded to e4m3: from 2^kWeightBits down they use its range;
 //            the factor is in their sum as well and cancels
 //   output   o / (scale of V's block): the running sum changes its unit with each tile, in the multiplication
-//            that the online softmax makes anyway
+//            that the online softmax makes anyway. A tile's product is added to it as float: sums inside the
+//            tensor cores are chopped (kx_hopper.h), which thousands of keys would make a visible loss of.
 // Weights are summed before they are rounded, as float.
 #ifndef KERNELS_ATTENTION_FA3_FP8_H_
 #define KERNELS_ATTENTION_FA3_FP8_H_
@@ -32,9 +33,11 @@ struct Fa3Fp8Tile {
   static constexpr int kRows = 64 * kConsumers, kColumns = kFp8Block;
   static constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
   static_assert(kFp8QueryBlock == 64, "a warpgroup has one scale of Q");
-  // Scores, output and the weights it is being made of do not fit the registers at 256: there only the other
-  // warpgroup's products hide the softmax.
-  static constexpr bool kSoftmaxUnderOutput = kD <= 128;
+  // Columns of the output made at once; whether the next scores and this output are in flight together, the
+  // softmax under the latter. What does not fit the registers is hidden by the other warpgroup's products
+  // only.
+  static constexpr int kPart = kD <= 128 ? kD : 128;
+  static constexpr bool kTogether = kD <= 128;
   using Q = Slabs<kRows, kD, 1>;
   using KV = Slabs<kColumns, kD, 1>;  // K; V is transposed
   using V = Slabs<kD, kColumns, 1>;
@@ -85,16 +88,50 @@ KX_DEVICE void ToFp8Operands(uint32_t (&a)[kSteps][4], const float (&s)[kCount])
   }
 }
 
-// o += P V, in flight when it returns.
-template <class Tile, int kCount, int kSteps>
-KX_DEVICE void StartFp8Output(float (&o)[kCount], const uint32_t (&weights)[kSteps][4],
+// t = P V of one tile, columns of the kPart-th t, in flight when it returns.
+template <class Tile, int kPart, int kCount, int kSteps>
+KX_DEVICE void StartFp8Output(float (&t)[kCount], const uint32_t (&weights)[kSteps][4],
                               kx::SharedAddress v_tile) {
   kx::WgmmaFence();
   KX_UNROLL
   for (int kk = 0; kk < kSteps; ++kk) {
-    kx::WgmmaRs<kx::e4m3>(o, weights[kk], Tile::V::AlongColumns(v_tile, 0, kk), true);
+    kx::WgmmaRs<kx::e4m3>(t, weights[kk], Tile::V::AlongColumns(v_tile, kPart * 2 * kCount, kk), kk > 0);
   }
   kx::WgmmaCommit();
+}
+
+// The same columns of o: what there was, times keep, and t.
+template <int kPart, int kAll, int kCount>
+KX_DEVICE void AddOutput(float (&o)[kAll], const float (&t)[kCount], const float (&keep)[2]) {
+  KX_UNROLL
+  for (int x = 0; x < kCount; ++x) {
+    float& sum = o[kPart * kCount + x];
+    sum = kx::Fma(sum, KX_MUTANT("fa3_fp8/no_rescale", keep[x / 2 % 2], 1.f), t[x]);
+  }
+}
+
+// One of two arrays.
+template <bool kSecond, class First, class Second>
+KX_DEVICE auto& Part(First& first, Second& second) {
+  if constexpr (kSecond) {
+    return second;
+  } else {
+    return first;
+  }
+}
+
+// Both of a head of 256, one after the other, and their sums.
+template <class Tile, int kAll, int kCount, int kSteps>
+KX_DEVICE void AddOutputInParts(float (&o)[kAll], float (&t)[kCount], const uint32_t (&weights)[kSteps][4],
+                                kx::SharedAddress v_tile, const float (&keep)[2]) {
+  StartFp8Output<Tile, 0>(t, weights, v_tile);
+  kx::WgmmaWait<0>(t);
+  AddOutput<0>(o, t, keep);
+  if constexpr (kAll > kCount) {
+    StartFp8Output<Tile, 1>(t, weights, v_tile);
+    kx::WgmmaWait<0>(t);
+    AddOutput<1>(o, t, keep);
+  }
 }
 
 template <class T, int kHeadDim>
@@ -155,7 +192,9 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3Fp8Tile<kHeadDim>::kThreads, 1)
     Clear(o);
     if (tile_begin < tile_end) {
       const Turns turns{group};
-      float s[kN / 2], shrink[2];
+      float s[kN / 2], t[Tile::kPart / 2], shrink[2];
+      // The scores' registers are free once they are weights.
+      auto& part = Part<Tile::kTogether>(s, t);
       uint32_t weights[kN / 32][4];
       const auto release = [&](kx::SharedAddress empty) {
         if (lane == 0) kx::MbarArrive(empty);
@@ -187,32 +226,34 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3Fp8Tile<kHeadDim>::kThreads, 1)
       ToFp8Operands(weights, s);
       KX_NO_UNROLL
       for (int i = 1; i < tiles; ++i) {
+        const float keep[2] = {shrink[0], shrink[1]};
         scale = scales.template LoadVec<8>(2 * KX_MUTANT("fa3_fp8/scales_of_last_tile", i, i - 1));
         kx::MbarWait(bars.k_full + 8 * stage(i), parity(i));
         turns.Take();
-        StartScores<kx::e4m3, Tile>(s, q_tile, group, k_ring + stage(i) * K::kBytes);
         KX_MUTANT("fa3_fp8/no_wait_full_v", kx::MbarWait(bars.v_full + 8 * stage(i - 1), parity(i - 1)),
                   (void)0);
-        StartFp8Output<Tile>(o, weights, v_ring + stage(i - 1) * V::kBytes);
+        const kx::SharedAddress v_tile = v_ring + stage(i - 1) * V::kBytes;
+        if constexpr (!Tile::kTogether) AddOutputInParts<Tile>(o, part, weights, v_tile, keep);
+        StartScores<kx::e4m3, Tile>(s, q_tile, group, k_ring + stage(i) * K::kBytes);
+        if constexpr (Tile::kTogether) StartFp8Output<Tile, 0>(t, weights, v_tile);
         turns.Pass();
-        KX_MUTANT("fa3_fp8/no_wait_for_scores", kx::WgmmaWait<1>(s), (void)0);
+        KX_MUTANT("fa3_fp8/no_wait_for_scores", kx::WgmmaWait < Tile::kTogether ? 1 : 0 > (s), (void)0);
         release(bars.k_empty + 8 * stage(i));
-        if constexpr (!Tile::kSoftmaxUnderOutput) kx::WgmmaWait<0>(o);
         MaskScores(s, problem, seq, first + row, key + i * kN);
         Fp8Softmax(s, maximum, sum, shrink, factor_of(scale[0]));
-        if constexpr (Tile::kSoftmaxUnderOutput) kx::WgmmaWait<0>(o);
+        if constexpr (Tile::kTogether) {
+          kx::WgmmaWait<0>(t);
+          AddOutput<0>(o, t, keep);
+        }
         release(bars.v_empty + 8 * stage(i - 1));
         const float unit = KX_MUTANT("fa3_fp8/unit_of_v_kept", v_unit * kx::Rcp(scale[1]), 1.f);
         v_unit = scale[1];
         shrink[0] *= unit;
         shrink[1] *= unit;
-        KX_UNROLL
-        for (int x = 0; x < kD / 2; ++x) o[x] *= KX_MUTANT("fa3_fp8/no_rescale", shrink[x / 2 % 2], unit);
         ToFp8Operands(weights, s);
       }
       kx::MbarWait(bars.v_full + 8 * stage(tiles - 1), parity(tiles - 1));
-      StartFp8Output<Tile>(o, weights, v_ring + stage(tiles - 1) * V::kBytes);
-      kx::WgmmaWait<0>(o);
+      AddOutputInParts<Tile>(o, part, weights, v_ring + stage(tiles - 1) * V::kBytes, shrink);
       if (group == 0) turns.Take();
     }
 

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "kernels/attention/emulated_case.h"
@@ -20,25 +19,6 @@ EmulatedCase Ragged(int q, int k) {
   return c;
 }
 
-// A wait that is missing may be covered by chance: by the order in which threads run, or by loads that
-// complete in the order they were issued in. So: also an order that runs threads far ahead, and loads
-// completing in any order.
-std::string RunEveryWay(const EmulatedCase& c, bool backward) {
-  using kx::emu::Order;
-  for (const auto& [order, seed] : {std::pair{Order::kForward, 1},
-                                    {Order::kAhead, 1},
-                                    {Order::kShuffle, 1},
-                                    {Order::kShuffle, 2},
-                                    {Order::kShuffle, 3}}) {
-    kx::emu::Options options;
-    options.order = order;
-    options.seed = static_cast<uint64_t>(seed);
-    const std::string wrong = RunEmulated(Family::kFa3, DType::kBF16, c, backward, 1, options);
-    if (!wrong.empty()) return wrong;
-  }
-  return "";
-}
-
 TEST(Fa3Mutants, ForwardFaultsAreCaught) {
   ExpectAllCaught("fa3_fwd/",
                   {"fa3_fwd/mask_forgotten", "fa3_fwd/max_of_one_lane", "fa3_fwd/no_rescale",
@@ -47,7 +27,7 @@ TEST(Fa3Mutants, ForwardFaultsAreCaught) {
                    "fa3_fwd/v_released_before_read"},
                   {"fa3_fwd/no_sync_after_init", "fa3_fwd/no_wait_empty_k", "fa3_fwd/no_wait_for_scores",
                    "fa3_fwd/no_wait_full_k", "fa3_fwd/no_wait_full_v", "fa3_fwd/v_released_before_read"},
-                  [] { return RunEveryWay(Ragged(70, 650), false); });
+                  [] { return RunEveryWay(Family::kFa3, Ragged(70, 650), false); });
 }
 
 TEST(Fa3Mutants, FaultsOfFillingATileAreCaught) {
@@ -60,7 +40,7 @@ TEST(Fa3Mutants, FaultsOfFillingATileAreCaught) {
                   {"fa3/half_the_bytes", "fa3/neighbours_rows_kept", "fa3/no_proxy_fence_after_zeros",
                    "fa3/no_syncwarp_after_zeros"},
                   {"fa3/no_proxy_fence_after_zeros", "fa3/no_syncwarp_after_zeros"},
-                  [&] { return RunEveryWay(c, true); });
+                  [&] { return RunEveryWay(Family::kFa3, c, true); });
 }
 
 TEST(Fa3Mutants, BackwardFaultsAreCaught) {
@@ -73,7 +53,7 @@ TEST(Fa3Mutants, BackwardFaultsAreCaught) {
        "fa3_bwd/queries_rows_past_end"},
       {"fa3_bwd/keys_no_syncwarp", "fa3_bwd/keys_no_wait_empty", "fa3_bwd/keys_no_wait_full",
        "fa3_bwd/keys_released_too_early", "fa3_bwd/queries_no_wait_full"},
-      [] { return RunEveryWay(Ragged(270, 270), true); });
+      [] { return RunEveryWay(Family::kFa3, Ragged(270, 270), true); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -53,6 +54,8 @@ struct Job {
     call.incoherent = incoherent;
     kx::emu::Options options;
     options.only_registered = true;
+    options.accumulate = accumulate;
+    options.shared_races = options.global_races = races;
     const kx::emu::Session session(options);
     const kx::LaunchStatus status = Forward(nullptr, Family::kFa3Fp8, DType::kBF16, call);
     if (!status.ok()) return status.message;
@@ -76,6 +79,8 @@ struct Job {
   }
 
   int rows_q, rows_k, dim;
+  kx::emu::Accumulate accumulate = kx::emu::Accumulate::kFloatChain;
+  bool races = true;
   std::vector<bf16> q, k, v;
   ReferenceInputs in, decoded;
   std::vector<double> out;
@@ -137,7 +142,7 @@ TEST(Fp8, IncoherentProcessingLessensTheErrorThatOutliersMake) {
   for (const double outliers : {0.001, 0.01}) {
     c.outliers = outliers;
     Errors without, with;
-    for (const uint64_t seed : {1, 2, 3}) {
+    for (const uint64_t seed : {1, 2}) {
       for (const bool incoherent : {false, true}) {
         c.incoherent = incoherent;
         Errors errors;
@@ -145,8 +150,8 @@ TEST(Fp8, IncoherentProcessingLessensTheErrorThatOutliersMake) {
             RunEmulated(Family::kFa3Fp8, DType::kF16, c, false, seed, options, nullptr, nullptr, &errors),
             "");
         Errors& sum = incoherent ? with : without;
-        sum.out += errors.out / 3;
-        sum.lse += errors.lse / 3;
+        sum.out += errors.out / 2;
+        sum.lse += errors.lse / 2;
       }
     }
     printf("outliers %g: rms error of out %.3g without, %.3g with incoherent processing, %.2f times less; ",
@@ -154,6 +159,23 @@ TEST(Fp8, IncoherentProcessingLessensTheErrorThatOutliersMake) {
     printf("of lse %.3g, %.3g, %.2f times less\n", without.lse, with.lse, without.lse / with.lse);
     EXPECT_GT(without.out / with.out, outliers < 0.005 ? 1.1 : 1.4);
     EXPECT_GT(without.lse / with.lse, 2);
+  }
+}
+
+// A sum of thousands of keys whose values have a mean would shrink by per cents if it stayed in tensor cores
+// that keep 13 bits behind the largest addend.
+TEST(Fp8, LongSumsAreNotChoppedAway) {
+  for (const auto [dim, keys] : {std::pair{64, 2048}, {256, 1024}}) {
+    Job job(64, keys, dim, 9);
+    for (bf16& x : job.v) x = kx::FromFloat<bf16>(kx::ToFloat(x) + 1);
+    job.accumulate = kx::emu::Accumulate::kTruncate;
+    job.races = false;
+    ASSERT_EQ(job.Run(true), "");
+    const ReferenceResult exact = ReferenceAttention(job.decoded, [](double x) { return x; });
+    const auto mean = [](const std::vector<double>& values) {
+      return std::accumulate(values.begin(), values.end(), 0.) / static_cast<double>(values.size());
+    };
+    EXPECT_NEAR(mean(job.out), mean(exact.out), 0.004) << dim;
   }
 }
 

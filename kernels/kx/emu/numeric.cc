@@ -157,15 +157,19 @@ float Chop(double exact) {
 
 // The sum as a fixed-point adder makes it: every addend is aligned to the largest and chopped kBits behind
 // its leading bit.
-float AlignedSum(double* addends, int count) {
+float AlignedSum(const double* addends, int count) {
   constexpr int kBits = 13;
-  double largest = 0;
-  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(addends[i]));
-  const bool finite = largest > 0 && largest < INFINITY;
-  const double unit = finite ? std::ldexp(1., std::ilogb(largest) - kBits) : 1;
-  double sum = 0;
-  for (int i = 0; i < count; ++i) sum += std::trunc(addends[i] / unit);
-  return static_cast<float>(sum * unit);
+  double largest = 0, plain = 0;
+  for (int i = 0; i < count; ++i) {
+    largest = std::max(largest, std::fabs(addends[i]));
+    plain += addends[i];
+  }
+  if (largest == 0 || !std::isfinite(plain)) return static_cast<float>(plain);
+  const int exponent = std::ilogb(largest) - kBits;
+  const double to_units = std::ldexp(1., -exponent);
+  int32_t sum = 0;  // of addends below 2^(kBits + 1): the conversion chops
+  for (int i = 0; i < count; ++i) sum += static_cast<int32_t>(addends[i] * to_units);
+  return static_cast<float>(std::ldexp(sum, exponent));
 }
 
 }  // namespace
