@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -176,8 +177,10 @@ absl::Status Agent::Run() {
   }
   last_answer_sent_ = Now();
   sender_ = std::make_unique<TelemetrySender>(coordinator_.get(), &telemetry_);
+  recalibration_ = std::make_unique<Recalibration>([this] { return MeasureAgain(); }, [this] { OnChange(); });
   sync_thread_ = Thread("sync", [this] { SyncLoop(); });
   sync_thread_.Join();
+  recalibration_.reset();
   tasks_.clear();
   SaveWear();
   if (fatal_.ok() && registered_) {
@@ -330,8 +333,21 @@ void Agent::CheckLease() {
   }
 }
 
+absl::StatusOr<v1::MachineProfile> Agent::MeasureAgain() const {
+  Machine machine;
+  machine.nvme_weights = nvme_weights_;
+  MeasureSpeeds(options_, &machine);
+  if (!machine.speeds_why_not.empty()) return absl::UnavailableError(machine.speeds_why_not);
+  return machine.capacity.machine();
+}
+
 void Agent::RefreshCapacity() {
   RefreshFreeBytes(&capacity_);
+  if (std::optional<v1::MachineProfile> speeds =
+          recalibration_->Poll(tasks_.empty(), capacity_.machine(), Now())) {
+    spdlog::info("speeds: {}", speeds->source());
+    *capacity_.mutable_machine() = *std::move(speeds);
+  }
   for (v1::NvmeVolume& volume : *capacity_.mutable_nvme())
     volume.set_lifetime_written_bytes(wear_->Written(volume.path()));
   if (Now() - wear_saved_ < absl::ToInt64Nanoseconds(kWearInterval)) return;

@@ -44,6 +44,8 @@ int64_t ControlGroupLimit() {
   return INT64_MAX;
 }
 
+}  // namespace
+
 // How fast this machine is, as it was measured when a worker first started on it in this state folder.
 // Without it jobs run as well; only predictions are a guess.
 void MeasureSpeeds(const AgentOptions& options, Machine* machine) {
@@ -60,8 +62,6 @@ void MeasureSpeeds(const AgentOptions& options, Machine* machine) {
     machine->speeds_why_not = std::string(speeds.status().message());
   }
 }
-
-}  // namespace
 
 absl::StatusOr<int64_t> AvailableMemoryBytes() {
   STRATA_ASSIGN_OR_RETURN(const std::string text, ReadFile("/proc/meminfo", 1 << 16));

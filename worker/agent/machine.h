@@ -29,6 +29,10 @@ struct Machine {
 // (offload/device/cuda_plugin.h). Errors name the flag to change.
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
 
+// How fast this machine is, into `capacity` or `speeds_why_not`; `nvme_weights` are set. What is kept in the
+// state folder is taken where it still holds, else it takes a second or two.
+void MeasureSpeeds(const AgentOptions& options, Machine* machine);
+
 // Free bytes of the NVMe paths now, into their volumes in `capacity`. Cheap; for every Sync.
 void RefreshFreeBytes(v1::Capacity* capacity);
 
