@@ -3,12 +3,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "offload/calibrate/calibrate.h"
+#include "offload/calibrate/cpu_share.h"
 #include "proto/machine/machine.h"
 
 namespace strata {
@@ -16,6 +20,16 @@ namespace {
 
 constexpr int kCacheVersion = 2;  // grows when what is measured changes
 constexpr int64_t kCacheMaxBytes = 1 << 20;
+
+// Of the CPUs, taken by others, above which speeds are those of a busy machine.
+constexpr double kBusyShare = 0.15;
+constexpr std::chrono::milliseconds kLook{100};
+
+bool OthersComputeNow() {
+  const OthersShare share;
+  std::this_thread::sleep_for(kLook);
+  return MachineIsBusy() || share.Now() > kBusyShare;
+}
 
 bool SameMachine(const v1::CalibrationCache& a, const v1::CalibrationCache& b) {
   return a.version() == b.version() && a.cpu() == b.cpu() && a.cpus() == b.cpus() &&
@@ -37,6 +51,10 @@ absl::StatusOr<v1::CalibrationCache> ReadCache(const std::string& path) {
 
 }  // namespace
 
+bool WasMeasuredWhileBusy(const v1::MachineProfile& profile) {
+  return absl::EndsWith(profile.source(), kMeasuredWhileBusy);
+}
+
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
                                                    const std::vector<NvmePath>& nvme_paths, int threads,
                                                    Accelerator* gpu,
@@ -51,16 +69,18 @@ absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
     here.add_nvme_devices(stat(path.path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_dev) : 0);
   }
   const absl::StatusOr<v1::CalibrationCache> kept = ReadCache(cache);
-  if (kept.ok() && SameMachine(*kept, here) && (!kept->busy() || MachineIsBusy())) return kept->profile();
+  if (kept.ok() && SameMachine(*kept, here) && (!kept->busy() || OthersComputeNow())) return kept->profile();
   if (!kept.ok() && !absl::IsNotFound(kept.status())) {
     warn(absl::StrCat("the speeds kept in ", cache,
                       " are not used, this machine is measured again: ", kept.status().message()));
   }
-  here.set_busy(MachineIsBusy());
+  const bool busy_before = MachineIsBusy();
+  const OthersShare share;
   STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,
                           Calibrate({.nvme_paths = nvme_paths, .threads = threads, .gpu = gpu}));
+  here.set_busy(busy_before || share.Now() > kBusyShare);
   *here.mutable_profile() = ToProto(profile);
-  if (here.busy()) here.mutable_profile()->mutable_source()->append(", while it was busy");
+  if (here.busy()) here.mutable_profile()->mutable_source()->append(kMeasuredWhileBusy);
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;

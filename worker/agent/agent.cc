@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -167,8 +168,14 @@ absl::Status Agent::Run() {
   }
   last_answer_sent_ = Now();
   sender_ = std::make_unique<TelemetrySender>(coordinator_.get(), &telemetry_);
+  recalibration_ = std::make_unique<Recalibration>(
+      [this, on_gpu = !capacity_.machine().device_is_cpu()] {
+        return MeasureSpeedsAgain(options_, on_gpu, nvme_weights_);
+      },
+      [this] { OnChange(); });
   sync_thread_ = Thread("sync", [this] { SyncLoop(); });
   sync_thread_.Join();
+  recalibration_.reset();
   tasks_.clear();
   SaveWear();
   if (fatal_.ok() && registered_) {
@@ -323,6 +330,11 @@ void Agent::CheckLease() {
 
 void Agent::RefreshCapacity() {
   RefreshFreeBytes(&capacity_);
+  if (std::optional<v1::MachineProfile> speeds =
+          recalibration_->Poll(tasks_.empty(), capacity_.machine(), Now())) {
+    spdlog::info("speeds: {}", speeds->source());
+    *capacity_.mutable_machine() = *std::move(speeds);
+  }
   for (v1::NvmeVolume& volume : *capacity_.mutable_nvme())
     volume.set_lifetime_written_bytes(wear_->Written(volume.path()));
   if (Now() - wear_saved_ < absl::ToInt64Nanoseconds(kWearInterval)) return;

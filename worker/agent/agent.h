@@ -32,6 +32,7 @@
 #include "worker/agent/machine.h"
 #include "worker/agent/options.h"
 #include "worker/agent/process.h"
+#include "worker/agent/recalibration.h"
 #include "worker/agent/state_dir.h"
 #include "worker/agent/task.h"
 #include "worker/agent/telemetry_buffer.h"
@@ -115,6 +116,7 @@ class Agent {
   Cancellation* syncing_ ABSL_GUARDED_BY(mu_) = nullptr;  // the Sync in flight
 
   std::unique_ptr<TelemetrySender> sender_;
+  std::unique_ptr<Recalibration> recalibration_;
   Thread sync_thread_;
 };
 

@@ -194,6 +194,18 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   return machine;
 }
 
+absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& options, bool on_gpu,
+                                                      const std::vector<double>& nvme_weights) {
+  Machine machine;
+  machine.nvme_weights = nvme_weights;
+  std::unique_ptr<Accelerator> gpu;
+  if (on_gpu) STRATA_ASSIGN_OR_RETURN(gpu, OpenGpu(options));
+  MeasureSpeeds(options, gpu.get(), &machine);
+  if (gpu != nullptr) STRATA_RETURN_IF_ERROR(gpu->Release());
+  if (!machine.speeds_why_not.empty()) return absl::UnavailableError(machine.speeds_why_not);
+  return machine.capacity.machine();
+}
+
 void RefreshFreeBytes(v1::Capacity* capacity) {
   for (v1::NvmeVolume& volume : *capacity->mutable_nvme()) {
     struct statvfs info;

@@ -47,6 +47,11 @@ struct Machine {
 // (offload/device/cuda_plugin.h). Errors name the flag to change.
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
 
+// How fast this machine is now; `on_gpu`: with the GPU that InspectMachine found, which is given back. What
+// is kept in the state folder is taken where it still holds, else it takes a second or two.
+absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& options, bool on_gpu,
+                                                      const std::vector<double>& nvme_weights);
+
 // Free bytes of the NVMe paths now, into their volumes in `capacity`. Cheap; for every Sync.
 void RefreshFreeBytes(v1::Capacity* capacity);
 

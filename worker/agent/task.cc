@@ -224,11 +224,16 @@ absl::Status Task::Prepare(ChildProcess* child, v1::FailureCause* cause) {
   // A worker that cannot start trainers fails every job it is given: nobody's job is to blame for that, and
   // no job should come here before a person has looked.
   *cause = v1::DEVICE_FAULT;
-  STRATA_RETURN_IF_ERROR(MakeDirectories(checkpoint_dir_), "checkpoint folder (--checkpoint-root)");
+  // But a full disk empties again, and is nothing that a person has to repair.
+  const absl::Status folder = MakeDirectories(checkpoint_dir_);
+  if (absl::IsResourceExhausted(folder)) *cause = v1::NVME_FULL;
+  STRATA_RETURN_IF_ERROR(folder, "checkpoint folder (--checkpoint-root)");
   STRATA_ASSIGN_OR_RETURN(*child,
                           env_.spawner->Spawn(MakeSpawnRequest(), [&](const ProcessIdentity& identity) {
                             record.process = identity;
-                            return env_.state->Write(record);
+                            const absl::Status recorded = env_.state->Write(record);
+                            if (absl::IsResourceExhausted(recorded)) *cause = v1::NVME_FULL;
+                            return Annotate(recorded, "recording the task (--state-dir)");
                           }));
   spdlog::info("task {}: trainer runs as process {}", key_.ToString(), child->identity.pid);
   *cause = v1::TRAINER_CRASHED;

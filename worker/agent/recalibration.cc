@@ -1,0 +1,54 @@
+#include "worker/agent/recalibration.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "proto/machine/calibration.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kEveryNanos = 30'000'000'000;
+
+}  // namespace
+
+Recalibration::Recalibration(Measure measure, std::function<void()> done)
+    : measure_(std::move(measure)), done_(std::move(done)) {}
+
+Recalibration::~Recalibration() {
+  if (thread_.joinable()) thread_.Join();
+}
+
+std::optional<v1::MachineProfile> Recalibration::Poll(bool idle, const v1::MachineProfile& speeds,
+                                                      int64_t now_nanos) {
+  {
+    MutexLock lock(mu_);
+    if (running_) return std::nullopt;
+    if (std::optional<v1::MachineProfile> found = std::exchange(found_, std::nullopt); found.has_value())
+      return found;
+  }
+  if (next_nanos_ == 0) next_nanos_ = now_nanos + kEveryNanos;
+  if (!idle || !WasMeasuredWhileBusy(speeds) || now_nanos < next_nanos_) return std::nullopt;
+  next_nanos_ = now_nanos + kEveryNanos;
+  if (thread_.joinable()) thread_.Join();
+  {
+    MutexLock lock(mu_);
+    running_ = true;
+  }
+  thread_ = Thread("recalibrate", [this] { Run(); });
+  return std::nullopt;
+}
+
+void Recalibration::Run() {
+  absl::StatusOr<v1::MachineProfile> measured = measure_();
+  if (!measured.ok()) spdlog::warn("measuring this machine again: {}", measured.status().ToString());
+  {
+    MutexLock lock(mu_);
+    running_ = false;
+    if (measured.ok()) found_ = *std::move(measured);
+  }
+  done_();
+}
+
+}  // namespace strata

@@ -1,0 +1,78 @@
+#include "worker/agent/recalibration.h"
+
+#include <atomic>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "proto/machine/calibration.h"
+
+namespace strata {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+v1::MachineProfile Speeds(const std::string& source) {
+  v1::MachineProfile speeds;
+  speeds.set_source(source);
+  return speeds;
+}
+v1::MachineProfile BusySpeeds() { return Speeds(std::string("measured") + kMeasuredWhileBusy); }
+
+// Measurements whose results the test sets, and a wait for their ends.
+class RecalibrationTest : public ::testing::Test {
+ protected:
+  void WaitForEnds(int ends) {
+    MutexLock lock(mu_);
+    while (ends_ < ends) changed_.Wait(mu_);
+  }
+
+  absl::StatusOr<v1::MachineProfile> result_ = Speeds("idle");
+  std::atomic<int> begun_ = 0;
+  Mutex mu_;
+  CondVar changed_;
+  int ends_ ABSL_GUARDED_BY(mu_) = 0;
+  Recalibration recalibration_{[this] {
+                                 ++begun_;
+                                 return result_;
+                               },
+                               [this] {
+                                 MutexLock lock(mu_);
+                                 ++ends_;
+                                 changed_.SignalAll();
+                               }};
+};
+
+TEST_F(RecalibrationTest, BusySpeedsAreMeasuredAgainWhenNothingRuns) {
+  EXPECT_FALSE(recalibration_.Poll(/*idle=*/true, BusySpeeds(), kSecond).has_value())
+      << "it has just been measured";
+  EXPECT_FALSE(recalibration_.Poll(/*idle=*/false, BusySpeeds(), 40 * kSecond).has_value());
+  EXPECT_FALSE(recalibration_.Poll(/*idle=*/true, Speeds("measured"), 40 * kSecond).has_value());
+  EXPECT_EQ(begun_, 0);
+  EXPECT_FALSE(recalibration_.Poll(true, BusySpeeds(), 40 * kSecond).has_value());
+  WaitForEnds(1);
+  // A task may have begun meanwhile: what was found is found.
+  const auto found = recalibration_.Poll(false, BusySpeeds(), 41 * kSecond);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->source(), "idle");
+  EXPECT_FALSE(recalibration_.Poll(true, *found, 100 * kSecond).has_value());
+  EXPECT_EQ(begun_, 1);
+}
+
+TEST_F(RecalibrationTest, WhatStaysBusyOrFailsIsTriedAgainLater) {
+  result_ = absl::ResourceExhaustedError("no space");
+  EXPECT_FALSE(recalibration_.Poll(false, BusySpeeds(), kSecond).has_value());
+  EXPECT_FALSE(recalibration_.Poll(true, BusySpeeds(), 40 * kSecond).has_value());
+  WaitForEnds(1);
+  EXPECT_FALSE(recalibration_.Poll(true, BusySpeeds(), 41 * kSecond).has_value());
+  EXPECT_EQ(begun_, 1) << "at most every half minute";
+  result_ = BusySpeeds();
+  EXPECT_FALSE(recalibration_.Poll(true, BusySpeeds(), 71 * kSecond).has_value());
+  WaitForEnds(2);
+  EXPECT_TRUE(recalibration_.Poll(true, BusySpeeds(), 72 * kSecond).has_value());
+  EXPECT_FALSE(recalibration_.Poll(true, BusySpeeds(), 102 * kSecond).has_value());
+  WaitForEnds(3);
+  EXPECT_EQ(begun_, 3);
+}
+
+}  // namespace
+}  // namespace strata
