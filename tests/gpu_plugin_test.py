@@ -129,7 +129,7 @@ class GpuPluginTest(unittest.TestCase):
             self.assertIn(remedy, said)
 
     def test_a_worker_cannot_give_more_than_its_gpu_has_and_does_not_start_without_one(self):
-        for wrong, code, said in (("oom", 2, r"--device-bytes .* exceeds the 0 bytes that jobs can have of the 4 KiB of Fake GPU"),
+        for wrong, code, said in (("oom", 2, r"--device-bytes .* exceeds the 0 B that jobs can have of the 4 KiB of Fake GPU"),
                                   ("driver", 1, r"--require-gpu: no GPU: .*; install the NVIDIA driver")):
             self.put_plugin(True)
             state = tempfile.mkdtemp(dir=self.folder)
@@ -157,7 +157,7 @@ class GpuPluginTest(unittest.TestCase):
         self.put_plugin(False)
         done = self.call("strata", "plan", "gpu.yaml")
         self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
-        self.assertRegex(done.stderr, r"gpu.yaml:7:\d+: memory.require: gpu cannot be had: no GPU: .*put it beside the program; or take gpu")
+        self.assertRegex(done.stderr, r"gpu.yaml:6:\d+: memory.require: gpu cannot be had: no GPU: .*put it beside the program; or take gpu")
         done = self.call("strata", "plan", "gpu.yaml", "--machine", "cpu_machine.yaml")
         self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
         self.assertIn("the machine of cpu_machine.yaml trains on its CPU (small): plan for another", done.stderr)

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/dtype.h"
+#include "kernels/gemm_workspace.h"
 #include "offload/model/model_config.h"
 
 namespace strata {
@@ -77,6 +78,7 @@ struct ModelLayout {
   DType compute_dtype = DType::kBF16;
   int64_t micro_batch = 0;
   int64_t seq = 0;
+  GemmLibrary gemm_library = GemmLibrary::kCpu;  // of the device: how much workspace its products are lent
   std::vector<ParamUnit> units;
   std::vector<Block> blocks;  // embedding, transformer 0..layers-1, head
   // One residual-stream activation: compute dtype [micro_batch * seq, hidden].
@@ -91,7 +93,8 @@ struct ModelLayout {
 // kInvalidArgument names the field for a configuration no layout exists for (sizes that overflow, heads that
 // do not divide, seq > max_seq).
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
-                                             int64_t micro_batch, int64_t seq);
+                                             int64_t micro_batch, int64_t seq,
+                                             GemmLibrary gemm_library = GemmLibrary::kCpu);
 
 }  // namespace strata
 

@@ -65,6 +65,25 @@ void ExpectExplained(const v1::JobPlan& plan) {
   EXPECT_EQ(plan.machine().source(), Machine().machine().source());
 }
 
+// The coordinator, the client and the trainer know from the machine alone what products are lent on its
+// device.
+TEST(PlanJobTest, OnAGpuProductsAreLentWhatCublasLtAsksFor) {
+  const v1::JobSpec spec = Example();
+  v1::ResourceRequest gpu = Machine(), cpu = Machine();
+  cpu.mutable_machine()->set_device_is_cpu(true);
+  const absl::StatusOr<ModelLayout> on_gpu = ModelLayoutOf(spec, gpu), on_cpu = ModelLayoutOf(spec, cpu),
+                                    unknown = ModelLayoutOf(spec, {});
+  ASSERT_TRUE(on_gpu.ok() && on_cpu.ok() && unknown.ok());
+  EXPECT_EQ(on_gpu->gemm_library, GemmLibrary::kCublasLt);
+  EXPECT_EQ(on_cpu->gemm_library, GemmLibrary::kCpu);
+  EXPECT_EQ(unknown->gemm_library, GemmLibrary::kCpu);
+  // Attention of long sequences may need more than a product; the head has none.
+  EXPECT_EQ(on_gpu->blocks.back().forward_workspace_bytes - on_cpu->blocks.back().forward_workspace_bytes,
+            28 << 20);
+  for (size_t b = 0; b < on_gpu->blocks.size(); ++b)
+    EXPECT_GE(on_gpu->blocks[b].backward_workspace_bytes, on_cpu->blocks[b].backward_workspace_bytes);
+}
+
 TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {
   const v1::ResourceRequest limits = Machine();
   const v1::JobPlan plan = Plan(Example(), limits);

@@ -45,8 +45,10 @@ TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& u
       q_width_(config_.heads * config_.head_dim),
       kv_width_(config_.kv_heads * config_.head_dim),
       saved_(MakeTransformerSaved(config_, layout.compute_dtype, batch_, seq_)),
-      forward_(MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_)),
-      backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_)) {
+      forward_(
+          MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_, layout.gemm_library)),
+      backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_,
+                                                 layout.gemm_library)) {
   if (config_.architecture == Architecture::kGpt2) {
     norm1_ = MakeNorm(config_, unit, kGpt2Ln1Weight);
     norm2_ = MakeNorm(config_, unit, kGpt2Ln2Weight);
