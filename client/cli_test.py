@@ -208,7 +208,7 @@ speeds:
         self.refuse(8, "job.yaml:11:", "memory.nvme", "--nvme-path", change=("direct: off}", "direct: off}, nvme: 900TiB"))
 
     def test_more_memory_than_there_is(self):
-        self.refuse(8, "memory.host", "of this machine's memory", "lower memory.host", change=("direct: off}", "direct: off}, host: 900TiB"))
+        self.refuse(8, "memory.host", "together 900 TiB, more than the", "lower memory.host", change=("direct: off}", "direct: off}, host: 900TiB"))
 
     def test_path_without_o_direct(self):
         for folder in ("/dev/shm", "/tmp", self.folder):

@@ -1,5 +1,6 @@
 #include "kernels/cublaslt/cublaslt_gemm.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <span>
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "common/status.h"
+#include "kernels/gemm_workspace.h"
 
 namespace strata {
 
@@ -126,7 +128,8 @@ absl::Status CublasLtGemm::Gemm(Stream* stream, DType compute, const GemmArgs& a
   problem.accumulate = args.accumulate;
   problem.bias = args.bias != nullptr;
   problem.bias_type = type;
-  problem.workspace_bytes = args.workspace.bytes;
+  problem.workspace_bytes = std::min(
+      args.workspace.bytes, GemmWorkspaceBytes(GemmLibrary::kCublasLt, compute, args.m, args.n, args.k));
   return Run(stream, problem,
              {.a = args.b, .b = args.a, .d = args.c, .bias = args.bias, .workspace = args.workspace.data});
 }

@@ -7,7 +7,9 @@
 // that really has one part along k is taken, and every later call of that shape uses it. So the same
 // arguments give the same bits on one GPU model and one version of the library. Choices() is what was taken.
 //
-// Nothing is allocated: the workspace is the caller's, and limits what the heuristics may choose.
+// Nothing is allocated: the workspace is the caller's, and limits what the heuristics may choose. No more of
+// it is offered than GemmWorkspaceBytes (gemm_workspace.h) of this library for the shape, so that a choice
+// does not depend on what else the caller needed memory for; the caller of a job lends that much.
 #ifndef KERNELS_CUBLASLT_CUBLASLT_GEMM_H_
 #define KERNELS_CUBLASLT_CUBLASLT_GEMM_H_
 

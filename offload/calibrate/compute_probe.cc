@@ -12,7 +12,7 @@ namespace strata {
 namespace {
 
 constexpr int kCalls = 6;
-// Of one measurement. The last size that is measured takes at most twice of it.
+// Of one measurement.
 constexpr double kProductsSlice = 0.06;
 constexpr double kAttentionSlice = 0.025;
 constexpr double kElementwiseSlice = 0.02;
@@ -39,10 +39,13 @@ class BlockProducts {
     weight_ = memory.Take(4 * hidden * hidden * size_);
     gradient_ = memory.Take(4 * hidden * hidden * 4);
     int64_t workspace = 0;
+    const auto lend = [&](int64_t m, int64_t n, int64_t k) {
+      workspace = std::max(workspace, GemmWorkspaceBytes(bench.gemm_library, dtype, m, n, k));
+    };
     for (const auto& [in, out] : Shapes()) {
-      workspace =
-          std::max({workspace, GemmWorkspaceBytes(dtype, rows, out, in),
-                    GemmWorkspaceBytes(dtype, rows, in, out), GemmWorkspaceBytes(dtype, out, in, rows)});
+      lend(rows, out, in);
+      lend(rows, in, out);
+      lend(out, in, rows);
     }
     workspace_ = {memory.Take(workspace), workspace};
   }
@@ -104,14 +107,14 @@ absl::Status MeasureProducts(const ComputeBench& bench, ComputeRates* rates) {
   for (const ComputeBench::Products size : bench.products) {
     BlockProducts products(bench, size);
     const double flops = products.forward_flops();
-    if (!products.fits() || per_flop * flops > 2 * kProductsSlice) break;
-    STRATA_ASSIGN_OR_RETURN(const double forward,
+    if (!products.fits() || per_flop * flops > kProbeLongestSeconds) break;
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds forward,
                             BestSeconds(bench.time, kProductsSlice / 2, [&] { return products.Forward(); }));
-    STRATA_ASSIGN_OR_RETURN(const double backward,
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds backward,
                             BestSeconds(bench.time, kProductsSlice, [&] { return products.Backward(); }));
-    rates->forward_gemm.push_back({flops, flops / forward});
-    rates->backward_gemm.push_back({flops, 2 * flops / backward});
-    per_flop = (forward + backward) / flops;
+    rates->forward_gemm.push_back({flops, flops / forward.device});
+    rates->backward_gemm.push_back({flops, 2 * flops / backward.device});
+    per_flop = (forward.wall + backward.wall) / flops;
   }
   return rates->forward_gemm.empty() ? TooSmall() : absl::OkStatus();
 }
@@ -150,16 +153,16 @@ absl::Status MeasureAttention(const ComputeBench& bench, ComputeRates* rates) {
     b.dv = wide[7];
     b.lddo = b.lddq = b.lddk = b.lddv = width;
     const double product = static_cast<double>(rows * a.seq * width);
-    if (a.workspace.data == nullptr || per_flop * product > 2 * kAttentionSlice) break;
-    STRATA_ASSIGN_OR_RETURN(const double forward, BestSeconds(bench.time, kAttentionSlice, [&] {
+    if (a.workspace.data == nullptr || per_flop * product > kProbeLongestSeconds) break;
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds forward, BestSeconds(bench.time, kAttentionSlice, [&] {
                               return ops.AttentionForward(bench.stream, a);
                             }));
-    STRATA_ASSIGN_OR_RETURN(const double backward, BestSeconds(bench.time, kAttentionSlice, [&] {
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds backward, BestSeconds(bench.time, kAttentionSlice, [&] {
                               return ops.AttentionBackward(bench.stream, b);
                             }));
-    rates->attention_flops = 2 * product / forward;
-    rates->attention_backward_flops = 5 * product / backward;
-    per_flop = (forward + backward) / product;
+    rates->attention_flops = 2 * product / forward.device;
+    rates->attention_backward_flops = 5 * product / backward.device;
+    per_flop = (forward.wall + backward.wall) / product;
   }
   return per_flop == 0 ? TooSmall() : absl::OkStatus();
 }
@@ -183,18 +186,18 @@ absl::Status MeasureElementwise(const ComputeBench& bench, ComputeRates* rates) 
     norm.rstd = memory.Take(rows * 4);
     norm.mean = memory.Take(rows * 4);
     const double bytes = static_cast<double>(rows * size * (2 * hidden + 3 * hidden + 3 * ffn + 5 * ffn));
-    if (norm.mean == nullptr || per_byte * bytes > 2 * kElementwiseSlice) break;
+    if (norm.mean == nullptr || per_byte * bytes > kProbeLongestSeconds) break;
     const int64_t elements = rows * hidden, n = rows, inner_width = ffn;
     STRATA_ASSIGN_OR_RETURN(
-        const double seconds,
+        const ProbeSeconds seconds,
         BestSeconds(bench.time, kElementwiseSlice, [&, elements, n, inner_width]() -> absl::Status {
           STRATA_RETURN_IF_ERROR(ops.NormForward(bench.stream, norm));
           STRATA_RETURN_IF_ERROR(ops.Add(bench.stream, elements, x, y, y));
           STRATA_RETURN_IF_ERROR(ops.SwigluForward(bench.stream, n, inner_width, gate, inner));
           return ops.SwigluBackward(bench.stream, n, inner_width, gate, inner, gate);
         }));
-    rates->elementwise_bytes_per_second = bytes / seconds;
-    per_byte = seconds / bytes;
+    rates->elementwise_bytes_per_second = bytes / seconds.device;
+    per_byte = seconds.wall / bytes;
   }
   return per_byte == 0 ? TooSmall() : absl::OkStatus();
 }
@@ -208,14 +211,17 @@ void* ProbeMemory::Take(int64_t bytes) {
   return used_ <= size ? at : nullptr;
 }
 
-absl::StatusOr<double> BestSeconds(const ProbeTimer& time, double slice,
-                                   const std::function<absl::Status()>& call) {
-  double best = 0;
+absl::StatusOr<ProbeSeconds> BestSeconds(const ProbeTimer& time, double slice,
+                                         const std::function<absl::Status()>& call) {
+  ProbeSeconds best;
   const double begin = Now();
   for (int i = 0; i < kCalls; ++i) {
-    if (i > 1 && Now() - begin > slice) break;
-    STRATA_ASSIGN_OR_RETURN(const double seconds, time(call));
-    if (i <= 1 || seconds < best) best = std::max(1e-9, seconds);
+    const double start = Now();
+    if (i > 1 && start - begin > slice) break;
+    STRATA_ASSIGN_OR_RETURN(const double device, time(call));
+    const double wall = Now() - start;
+    if (i <= 1 || device < best.device) best.device = std::max(1e-9, device);
+    if (i <= 1 || wall < best.wall) best.wall = wall;
   }
   return best;
 }

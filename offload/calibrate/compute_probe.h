@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/gemm_workspace.h"
 #include "kernels/ops.h"
 #include "offload/plan/machine_profile.h"
 
@@ -30,10 +31,17 @@ class ProbeMemory {
 // Seconds that the device takes for what a call does or enqueues.
 using ProbeTimer = std::function<absl::StatusOr<double>(const std::function<absl::Status()>& call)>;
 
-// Seconds of the fastest of up to five calls after one that does not count (kernels are compiled or loaded,
-// pages touched). After the second call none begins that is later than `slice` seconds.
-absl::StatusOr<double> BestSeconds(const ProbeTimer& time, double slice,
-                                   const std::function<absl::Status()>& call);
+// A call that is expected to take longer, by the size before it, is not made.
+inline constexpr double kProbeLongestSeconds = 0.12;
+
+struct ProbeSeconds {
+  double device = 0;
+  double wall = 0;  // until the caller knew of it: what measuring costs
+};
+// Of the fastest of up to five calls after one that does not count (kernels are compiled or loaded, pages
+// touched). After the second call none begins that is later than `slice` seconds.
+absl::StatusOr<ProbeSeconds> BestSeconds(const ProbeTimer& time, double slice,
+                                         const std::function<absl::Status()>& call);
 
 struct ComputeBench {
   struct Products {
@@ -48,10 +56,12 @@ struct ComputeBench {
 
   Ops* ops = nullptr;
   Stream* stream = nullptr;
+  GemmLibrary gemm_library = GemmLibrary::kCpu;
   std::span<std::byte> memory;  // of the device
   ProbeTimer time;
-  // Sizes in rising order; at least the first of each fits the memory. One for which the size before it says
-  // that it would take too long, or which does not fit, is left out: smaller ones then speak for larger ones.
+  // Sizes in rising order, in small steps (what a size costs is told from the one before, whose time may be
+  // all latency); at least the first of each fits the memory. One for which the size before it says that it
+  // would take too long, or which does not fit, is left out: smaller ones then speak for larger ones.
   std::vector<Products> products;
   std::vector<Attention> attention;
   std::vector<Elementwise> elementwise;

@@ -24,7 +24,7 @@ constexpr double kLaunchSlice = 0.01;
 constexpr int kLaunches = 64;
 // Parameters of an update, and bytes that it reads and writes for each: gradient, master and moments twice,
 // copy.
-constexpr int64_t kUpdates[] = {int64_t{1} << 20, int64_t{1} << 24};
+constexpr int64_t kUpdates[] = {int64_t{1} << 20, int64_t{1} << 22, int64_t{1} << 24};
 constexpr int64_t kUpdateBytes = 4 + 2 * 12 + 2;
 
 class GpuProbe {
@@ -110,18 +110,21 @@ absl::Status GpuProbe::MeasureComputeOf(DType dtype, ComputeRates* rates) {
   ComputeBench bench;
   bench.ops = ops.get();
   bench.stream = stream_;
+  bench.gemm_library = GemmLibrary::kCublasLt;
   bench.memory = arena();
   bench.time = [this](const std::function<absl::Status()>& call) { return Time(call); };
-  bench.products = {{256, 256}, {1024, 1024}, {4096, 2048}, {4096, 4096}};
+  bench.products = {{256, 256}, {512, 512}, {1024, 1024}, {2048, 2048}, {4096, 4096}};
   bench.attention = {{.batch = 1, .seq = 512, .heads = 4, .head_dim = 64},
+                     {.batch = 1, .seq = 1024, .heads = 8, .head_dim = 128},
                      {.batch = 1, .seq = 2048, .heads = 16, .head_dim = 128},
                      {.batch = 1, .seq = 8192, .heads = 16, .head_dim = 128}};
   bench.elementwise = {{.rows = 512, .hidden = 512, .ffn = 1024},
+                       {.rows = 1024, .hidden = 2048, .ffn = 4096},
                        {.rows = 4096, .hidden = 4096, .ffn = 8192}};
   STRATA_RETURN_IF_ERROR(MeasureCompute(bench, rates));
   // Updates on the device go by the same number as element-wise passes (StateSeconds in
   // offload/plan/simulator.cc).
-  double update_rate = 0;
+  double update_rate = 0, per_byte = 0;  // of the number before: until we knew of it
   for (const int64_t n : kUpdates) {
     ProbeMemory memory(arena());
     AdamWStep step;
@@ -133,11 +136,12 @@ absl::Status GpuProbe::MeasureComputeOf(DType dtype, ComputeRates* rates) {
     step.params = memory.Take(2 * n);
     step.lr = 1e-3;
     const double bytes = static_cast<double>(kUpdateBytes * n);
-    if (step.params == nullptr || (update_rate > 0 && bytes / update_rate > 2 * kStateSlice)) break;
-    STRATA_ASSIGN_OR_RETURN(const double seconds, BestSeconds(bench.time, kStateSlice, [&] {
+    if (step.params == nullptr || per_byte * bytes > kProbeLongestSeconds) break;
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds seconds, BestSeconds(bench.time, kStateSlice, [&] {
                               return device_->state_ops().AdamW(stream_, step);
                             }));
-    update_rate = bytes / seconds;
+    update_rate = bytes / seconds.device;
+    per_byte = seconds.wall / bytes;
   }
   if (update_rate == 0) return absl::InternalError("the memory of the measurements is too small");
   rates->elementwise_bytes_per_second = 2 / (1 / rates->elementwise_bytes_per_second + 1 / update_rate);
@@ -167,8 +171,8 @@ absl::Status GpuProbe::MeasureCopies(MachineProfile* profile) {
     const ProbeTimer time = [&](const std::function<absl::Status()>&) {
       return CopySeconds(up, down, bytes);
     };
-    STRATA_ASSIGN_OR_RETURN(const double seconds, BestSeconds(time, kCopySlice, nullptr));
-    return static_cast<double>(bytes) / seconds;
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds seconds, BestSeconds(time, kCopySlice, nullptr));
+    return static_cast<double>(bytes) / seconds.device;
   };
   // As large as a slice of time allows: what a copy costs at least is in per_op_seconds.
   STRATA_ASSIGN_OR_RETURN(const double small, rate(true, false));
@@ -190,12 +194,12 @@ absl::StatusOr<double> GpuProbe::LaunchSeconds() {
   constexpr int64_t kElements = 64;
   std::byte* const x = device_->arena();
   const ProbeTimer time = [this](const std::function<absl::Status()>& call) { return Time(call); };
-  STRATA_ASSIGN_OR_RETURN(const double seconds, BestSeconds(time, kLaunchSlice, [&]() -> absl::Status {
+  STRATA_ASSIGN_OR_RETURN(const ProbeSeconds seconds, BestSeconds(time, kLaunchSlice, [&]() -> absl::Status {
                             for (int i = 0; i < kLaunches; ++i)
                               STRATA_RETURN_IF_ERROR(ops->Add(stream_, kElements, x, x, x));
                             return absl::OkStatus();
                           }));
-  return seconds / kLaunches;
+  return seconds.device / kLaunches;
 }
 
 }  // namespace

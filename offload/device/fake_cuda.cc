@@ -339,8 +339,8 @@ int FakeCuda::GetDeviceInfo(CudaDeviceInfo* info) {
            .major = 9,
            .minor = 0,
            .multiprocessors = 132,
-           .memory_bytes = options_.memory_bytes,
-           .driver = "1.2.3"};
+           .memory_bytes = options_.memory_bytes};
+  std::strncpy(info->driver, options_.driver.c_str(), sizeof(info->driver) - 1);
   return kCudaSuccess;
 }
 

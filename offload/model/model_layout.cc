@@ -260,9 +260,9 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   layer.saved_bytes = saved.bytes;
   layer.saved_rest_bytes = saved.rest_bytes;
   layer.forward_workspace_bytes =
-      MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
+      MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq, layout.gemm_library).bytes;
   layer.backward_workspace_bytes =
-      MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
+      MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq, layout.gemm_library).bytes;
   CountTransformerFlops(c, rows, static_cast<double>(layout.seq), &layer);
   CountTransformerBytes(c, rows, element, &layer);
   for (int i = 0; i < c.layers; ++i) {
@@ -274,7 +274,8 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   Block head;
   head.kind = BlockKind::kHead;
   head.units = {final_norm, c.tied_head ? 0 : final_norm + 1};
-  head.forward_workspace_bytes = MakeHeadWorkspace(c, type, layout.micro_batch, layout.seq).bytes;
+  head.forward_workspace_bytes =
+      MakeHeadWorkspace(c, type, layout.micro_batch, layout.seq, layout.gemm_library).bytes;
   head.backward_workspace_bytes = head.forward_workspace_bytes;
   head.forward_flops = 2 * rows * hidden * vocab;
   head.backward_flops = 3 * head.forward_flops;  // LOSS is forward and backward
@@ -301,7 +302,7 @@ int64_t ModelLayout::parameter_count() const {
 }
 
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
-                                             int64_t micro_batch, int64_t seq) {
+                                             int64_t micro_batch, int64_t seq, GemmLibrary gemm_library) {
   STRATA_RETURN_IF_ERROR(CheckConfig(config));
   if (compute_dtype == DType::kI32) return Bad("compute_dtype", "i32 is not a type to compute in");
   STRATA_RETURN_IF_ERROR(CheckRange("seq", seq, kMaxRows));
@@ -325,6 +326,7 @@ absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType co
   ModelLayout layout;
   layout.config = config;
   layout.compute_dtype = compute_dtype;
+  layout.gemm_library = gemm_library;
   layout.micro_batch = micro_batch;
   layout.seq = seq;
   layout.units = MakeUnits(config);

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/dtype.h"
+#include "kernels/gemm_workspace.h"
 #include "kernels/optimizer/code8.h"
 #include "offload/model/model_config.h"
 #include "offload/model/moments.h"
@@ -90,6 +91,7 @@ struct ModelLayout {
   Moments moments = Moments::kF32;  // of optimizer records; BuildModelLayout leaves it to its caller
   int64_t micro_batch = 0;
   int64_t seq = 0;
+  GemmLibrary gemm_library = GemmLibrary::kCpu;  // of the device: how much workspace its products are lent
   std::vector<ParamUnit> units;
   std::vector<Block> blocks;  // embedding, transformer 0..layers-1, head
   // One residual-stream activation: compute dtype [micro_batch * seq, hidden].
@@ -104,7 +106,8 @@ struct ModelLayout {
 // kInvalidArgument names the field for a configuration no layout exists for (sizes that overflow, heads that
 // do not divide, seq > max_seq).
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
-                                             int64_t micro_batch, int64_t seq);
+                                             int64_t micro_batch, int64_t seq,
+                                             GemmLibrary gemm_library = GemmLibrary::kCpu);
 
 }  // namespace strata
 

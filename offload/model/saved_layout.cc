@@ -52,20 +52,23 @@ struct Shape {
 // The largest workspace of the ops of one operation.
 class OpWorkspace {
  public:
-  explicit OpWorkspace(DType compute) : compute_(compute) {}
+  OpWorkspace(GemmLibrary gemm_library, DType compute) : gemm_library_(gemm_library), compute_(compute) {}
 
   void Add(int64_t bytes) { bytes_ = std::max(bytes_, bytes); }
   // y[rows, out] = x[rows, in] w
-  void AddLinear(int64_t rows, int64_t in, int64_t out) { Add(GemmWorkspaceBytes(compute_, rows, out, in)); }
+  void AddLinear(int64_t rows, int64_t in, int64_t out) { AddGemm(rows, out, in); }
   // The gradients of AddLinear: of x, and of w in either layout.
   void AddLinearBackward(int64_t rows, int64_t in, int64_t out) {
-    Add(GemmWorkspaceBytes(compute_, rows, in, out));
-    Add(GemmWorkspaceBytes(compute_, out, in, rows));
-    Add(GemmWorkspaceBytes(compute_, in, out, rows));
+    AddGemm(rows, in, out);
+    AddGemm(out, in, rows);
+    AddGemm(in, out, rows);
   }
   int64_t bytes() const { return bytes_; }
 
  private:
+  void AddGemm(int64_t m, int64_t n, int64_t k) { Add(GemmWorkspaceBytes(gemm_library_, compute_, m, n, k)); }
+
+  GemmLibrary gemm_library_;
   DType compute_;
   int64_t bytes_ = 0;
 };
@@ -125,9 +128,10 @@ TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, 
 }
 
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
-                                                            int64_t micro_batch, int64_t seq) {
+                                                            int64_t micro_batch, int64_t seq,
+                                                            GemmLibrary gemm_library) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(compute);
+  OpWorkspace op(gemm_library, compute);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) { op.AddLinear(s.rows, in, out); });
   op.Add(AttentionForwardWorkspaceBytes(compute, s.batch, s.seq, config.heads, config.kv_heads,
                                         config.head_dim));
@@ -148,9 +152,10 @@ TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& c
 }
 
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
-                                                              int64_t micro_batch, int64_t seq) {
+                                                              int64_t micro_batch, int64_t seq,
+                                                              GemmLibrary gemm_library) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(compute);
+  OpWorkspace op(gemm_library, compute);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) {
     op.AddLinearBackward(s.rows, in, out);
     op.Add(BiasBackwardWorkspaceBytes(compute, s.rows, out));
@@ -203,13 +208,14 @@ TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig&
   return work;
 }
 
-HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq) {
+HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq,
+                                GemmLibrary gemm_library) {
   const Shape s(config, compute, micro_batch, seq);
   HeadWorkspace work;
   work.chunk_rows = LogitsChunkRows(compute, s.rows, config.vocab);
   const int64_t last_rows = s.rows - (CeilDiv(s.rows, work.chunk_rows) - 1) * work.chunk_rows;
 
-  OpWorkspace op(compute);
+  OpWorkspace op(gemm_library, compute);
   for (const int64_t rows : {work.chunk_rows, last_rows}) {
     op.AddLinear(rows, s.hidden, config.vocab);
     op.AddLinearBackward(rows, s.hidden, config.vocab);

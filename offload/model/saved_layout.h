@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "kernels/dtype.h"
+#include "kernels/gemm_workspace.h"
 #include "offload/model/model_config.h"
 
 namespace strata {
@@ -125,10 +126,13 @@ int64_t LogitsChunkRows(DType compute, int64_t rows, int64_t vocab);
 TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, int64_t micro_batch,
                                       int64_t seq);
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
-                                                            int64_t micro_batch, int64_t seq);
+                                                            int64_t micro_batch, int64_t seq,
+                                                            GemmLibrary gemm_library = GemmLibrary::kCpu);
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
-                                                              int64_t micro_batch, int64_t seq);
-HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq);
+                                                              int64_t micro_batch, int64_t seq,
+                                                              GemmLibrary gemm_library = GemmLibrary::kCpu);
+HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq,
+                                GemmLibrary gemm_library = GemmLibrary::kCpu);
 
 }  // namespace strata
 

@@ -201,11 +201,13 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
   return with_dropout(config);
 }
 
-absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
+absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
   STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(spec));
-  STRATA_ASSIGN_OR_RETURN(ModelLayout layout,
-                          BuildModelLayout(config, DTypeOf(spec.training().precision()),
-                                           spec.training().micro_batch(), spec.data().seq_len()));
+  const bool on_cpu = FromProto(limits.machine()).device_is_cpu;
+  STRATA_ASSIGN_OR_RETURN(
+      ModelLayout layout,
+      BuildModelLayout(config, DTypeOf(spec.training().precision()), spec.training().micro_batch(),
+                       spec.data().seq_len(), on_cpu ? GemmLibrary::kCpu : GemmLibrary::kCublasLt));
   const std::string& optimizer = spec.training().optimizer().name();
   const std::optional<Moments> moments = MomentsOfOptimizer(optimizer);
   if (!moments.has_value()) {
@@ -311,7 +313,7 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
 }
 
 absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
-  STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, ModelLayoutOf(spec));
+  STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, ModelLayoutOf(spec, limits));
   const v1::ResourceRequest budget = BudgetOf(spec, limits);
   PlanRequest request = PlanRequestOf(spec, layout, budget);
   request.predict_only = request.advise = true;

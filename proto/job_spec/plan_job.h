@@ -20,7 +20,8 @@ namespace strata {
 // The model's configuration; for a model `from` a folder, read from its config.json (the only I/O here).
 absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec);
 
-absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec);
+// For the device of the machine of `limits`: on an accelerator products have other workspaces.
+absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits);
 
 // The budgets a plan of `spec` has on a machine that offers `limits`: the spec's own, or, where they are
 // auto, the limits. A limit of 0 means that nothing is known of the machine: then auto is "what the job would

@@ -93,8 +93,27 @@ TEST(PlanJobTest, EightBitStatesTakeHalfTheRoomAndTraffic) {
   EXPECT_TRUE(says(codes));
   EXPECT_FALSE(says(floats));
   spec.mutable_training()->mutable_optimizer()->set_name("sgd");
-  EXPECT_EQ(ModelLayoutOf(spec).status().message(),
+  EXPECT_EQ(ModelLayoutOf(spec, {}).status().message(),
             "training.optimizer.name: 'sgd' is not known: choose one of adamw, adamw8bit");
+}
+
+// The coordinator, the client and the trainer know from the machine alone what products are lent on its
+// device.
+TEST(PlanJobTest, OnAGpuProductsAreLentWhatCublasLtAsksFor) {
+  const v1::JobSpec spec = Example();
+  v1::ResourceRequest gpu = Machine(), cpu = Machine();
+  cpu.mutable_machine()->set_device_is_cpu(true);
+  const absl::StatusOr<ModelLayout> on_gpu = ModelLayoutOf(spec, gpu), on_cpu = ModelLayoutOf(spec, cpu),
+                                    unknown = ModelLayoutOf(spec, {});
+  ASSERT_TRUE(on_gpu.ok() && on_cpu.ok() && unknown.ok());
+  EXPECT_EQ(on_gpu->gemm_library, GemmLibrary::kCublasLt);
+  EXPECT_EQ(on_cpu->gemm_library, GemmLibrary::kCpu);
+  EXPECT_EQ(unknown->gemm_library, GemmLibrary::kCpu);
+  // Attention of long sequences may need more than a product; the head has none.
+  EXPECT_EQ(on_gpu->blocks.back().forward_workspace_bytes - on_cpu->blocks.back().forward_workspace_bytes,
+            28 << 20);
+  for (size_t b = 0; b < on_gpu->blocks.size(); ++b)
+    EXPECT_GE(on_gpu->blocks[b].backward_workspace_bytes, on_cpu->blocks[b].backward_workspace_bytes);
 }
 
 TEST(PlanJobTest, AModelFarBeyondThisMachineIsPlannedFromItsConfigAlone) {
@@ -124,17 +143,17 @@ TEST(PlanJobTest, DropoutIsTheJobsElseTheFolders) {
   spec.mutable_data()->set_seq_len(16);
   spec.mutable_training()->set_global_batch(1);
   ApplyDefaults(spec);
-  const absl::Status refused = ModelLayoutOf(spec).status();
+  const absl::Status refused = ModelLayoutOf(spec, {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("set model.dropout.attention to 0"))
       << refused;
   spec.mutable_model()->mutable_dropout()->set_attention(0);
-  auto layout = ModelLayoutOf(spec);
+  auto layout = ModelLayoutOf(spec, {});
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->config.dropout, (DropoutConfig{.embedding = 0.3, .residual = 0.2}));
   spec.mutable_model()->mutable_dropout()->set_embedding(0);
   spec.mutable_model()->mutable_dropout()->set_residual(0.5);
-  layout = ModelLayoutOf(spec);
+  layout = ModelLayoutOf(spec, {});
   ASSERT_TRUE(layout.ok()) << layout.status();
   EXPECT_EQ(layout->config.dropout, DropoutConfig{.residual = 0.5});
 }

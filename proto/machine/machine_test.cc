@@ -11,6 +11,9 @@
 #include "common/fd.h"
 #include "google/protobuf/util/json_util.h"
 #include "gtest/gtest.h"
+#include "offload/device/cuda_accelerator.h"
+#include "offload/device/fake_cuda.h"
+#include "offload/device/paced_math.h"
 #include "proto/machine/calibration.h"
 
 namespace strata {
@@ -161,6 +164,44 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   EXPECT_TRUE(absl::StrContains(*kept, "\"nvme_read_bytes_per_second\""));
   // Nowhere to keep it: measured, and that is all.
   EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1, nullptr, warn).ok());
+}
+
+TEST(CalibrationTest, OfAGpuIsKeptForTheSameCardAndDriver) {
+  const std::string folder = testing::TempDir() + "/calibration_gpu";
+  mkdir(folder.c_str(), 0700);
+  const std::string cache = folder + "/calibration.json";
+  const auto measure = [&](const std::string& driver, double flops) {
+    FakeCuda cuda(
+        {.order = FakeCudaOptions::Order::kEager, .memory_bytes = int64_t{330} << 20, .driver = driver});
+    const FakeSpeeds speeds = {.flops = flops};
+    const auto gpu = *CreateCudaAccelerator(
+        cuda, {.make_ops = [&](DType compute) { return PacedOps(cuda, compute, speeds); },
+               .states = {.make = [&](Workspace) { return PacedStateOps(cuda, speeds); }}});
+    const auto profile = LoadOrCalibrate(cache, {}, 1, gpu.get(), [](const std::string&) {});
+    EXPECT_TRUE(profile.ok()) << profile.status();
+    // Another measurement would follow the speed; one of a busy machine is not kept.
+    const auto text = ReadFile(cache, 1 << 20);
+    EXPECT_TRUE(
+        WriteFileDurably(cache, absl::StrReplaceAll(*text, {{"\"busy\": true", "\"busy\": false"}})).ok());
+    EXPECT_EQ(cuda.Complaints(/*with_leaks=*/true), "");
+    return profile.value_or(v1::MachineProfile());
+  };
+  const v1::MachineProfile first = measure("550.54", 4e12);
+  EXPECT_FALSE(first.device_is_cpu());
+  EXPECT_TRUE(absl::StrContains(first.source(), "Fake GPU, driver 550.54")) << first.source();
+  EXPECT_EQ(measure("550.54", 1e12).SerializeAsString(), first.SerializeAsString());
+  const v1::MachineProfile updated = measure("580.65", 1e12);
+  EXPECT_LT(updated.bf16().forward_flops().rbegin()[0], 1.01e12);
+  EXPECT_TRUE(absl::StrContains(updated.source(), "driver 580.65")) << updated.source();
+  // The same machine without its GPU.
+  const auto cpu = LoadOrCalibrate(cache, {}, 1, nullptr, [](const std::string&) {});
+  ASSERT_TRUE(cpu.ok());
+  EXPECT_TRUE(cpu->device_is_cpu());
+}
+
+TEST(MachineTest, AGpuThatWasNotMeasuredIsStillOne) {
+  EXPECT_EQ(FromProto(ToProto(UnmeasuredGpu())), UnmeasuredGpu());
+  EXPECT_FALSE(UnmeasuredGpu().device_is_cpu);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ HeadBlock::HeadBlock(const ModelLayout& layout, Ops& ops)
       hidden_(layout.config.hidden),
       vocab_(layout.config.vocab),
       norm_(MakeNorm(layout.config, norm_unit_, kFinalNormWeight)),
-      work_(MakeHeadWorkspace(layout.config, layout.compute_dtype, layout.micro_batch, layout.seq)) {
+      work_(MakeHeadWorkspace(layout.config, layout.compute_dtype, layout.micro_batch, layout.seq,
+                              layout.gemm_library)) {
   // The embedding table and lm_head are both [vocab, hidden], in either architecture.
   projection_ = {.in = hidden_, .out = vocab_, .out_in = true, .weight = projection_unit_.tensors[0].offset};
 }

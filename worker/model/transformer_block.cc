@@ -46,8 +46,10 @@ TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& u
       kv_width_(config_.kv_heads * config_.head_dim),
       dropout_(ops, seed, config_.dropout.residual, rows_, config_.hidden),
       saved_(MakeTransformerSaved(config_, layout.compute_dtype, batch_, seq_)),
-      forward_(MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_)),
-      backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_)) {
+      forward_(
+          MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_, layout.gemm_library)),
+      backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_,
+                                                 layout.gemm_library)) {
   if (config_.architecture == Architecture::kGpt2) {
     norm1_ = MakeNorm(config_, unit, kGpt2Ln1Weight);
     norm2_ = MakeNorm(config_, unit, kGpt2Ln2Weight);

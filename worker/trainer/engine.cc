@@ -69,7 +69,7 @@ Engine::~Engine() = default;
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   auto engine = std::unique_ptr<Engine>(new Engine);
-  auto layout = ModelLayoutOf(options.spec);
+  auto layout = ModelLayoutOf(options.spec, options.budget);
   if (!layout.ok()) return WithCause(layout.status(), v1::USER_ERROR);
   engine->layout_ = *std::move(layout);
   STRATA_ASSIGN_OR_RETURN(PlannedJob planned,

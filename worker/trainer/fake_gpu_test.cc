@@ -272,8 +272,9 @@ class FakeGpuTest : public EngineTest {
   void Adjust(EngineOptions& options) override {
     if (cuda_ == nullptr) return;
     options.accelerator = {accelerator_.get(), ""};
-    options.wrap_model = [this, spec = options.spec](std::unique_ptr<BlockCompute> model) {
-      model = std::make_unique<DeclaredCompute>(*cuda_, *ModelLayoutOf(spec), std::move(model));
+    options.wrap_model = [this, spec = options.spec,
+                          budget = options.budget](std::unique_ptr<BlockCompute> model) {
+      model = std::make_unique<DeclaredCompute>(*cuda_, *ModelLayoutOf(spec, budget), std::move(model));
       if (pass_seconds_ > 0) model = std::make_unique<SlowCompute>(*cuda_, pass_seconds_, std::move(model));
       return model;
     };

@@ -120,7 +120,7 @@ class NumericsTest : public EngineTest {
   }
 
   WrapModel Recording(const v1::JobSpec& spec, RecordedGradients::Sums& sums) {
-    const auto layout = ModelLayoutOf(spec);
+    const auto layout = ModelLayoutOf(spec, {});
     EXPECT_TRUE(layout.ok()) << layout.status();
     return [this, spec, layout = *layout, &sums](std::unique_ptr<BlockCompute> model) {
       return std::make_unique<RecordedGradients>(std::move(model), MicroBatches(spec), layout, sums);
