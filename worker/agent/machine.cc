@@ -199,7 +199,9 @@ absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& option
   Machine machine;
   machine.nvme_weights = nvme_weights;
   std::unique_ptr<Accelerator> gpu;
-  if (on_gpu) STRATA_ASSIGN_OR_RETURN(gpu, OpenGpu(options));
+  if (on_gpu) {
+    STRATA_ASSIGN_OR_RETURN(gpu, OpenGpu(options));
+  }
   MeasureSpeeds(options, gpu.get(), &machine);
   if (gpu != nullptr) STRATA_RETURN_IF_ERROR(gpu->Release());
   if (!machine.speeds_why_not.empty()) return absl::UnavailableError(machine.speeds_why_not);
