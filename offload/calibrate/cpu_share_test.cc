@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -34,7 +35,7 @@ TEST(CpuShareTest, AnotherProcessCountsAndThisOneDoesNot) {
   const pid_t other = fork();
   if (other == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (volatile unsigned i = 0;; i = i + 1) {
+    for (std::atomic<unsigned> i = 0;; ++i) {
     }
   }
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
