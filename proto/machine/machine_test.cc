@@ -13,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
+#include "offload/device/fake_cufile.h"
 #include "offload/device/paced_math.h"
 #include "proto/machine/calibration.h"
 
@@ -174,9 +175,11 @@ TEST(CalibrationTest, OfAGpuIsKeptForTheSameCardAndDriver) {
     FakeCuda cuda(
         {.order = FakeCudaOptions::Order::kEager, .memory_bytes = int64_t{330} << 20, .driver = driver});
     const FakeSpeeds speeds = {.flops = flops};
-    const auto gpu = *CreateCudaAccelerator(
-        cuda, {.make_ops = [&](DType compute) { return PacedOps(cuda, compute, speeds); },
-               .states = {.make = [&](Workspace) { return PacedStateOps(cuda, speeds); }}});
+    const auto gpu =
+        *CreateCudaAccelerator(cuda,
+                               {.make_ops = [&](DType compute) { return PacedOps(cuda, compute, speeds); },
+                                .states = {.make = [&](Workspace) { return PacedStateOps(cuda, speeds); }}},
+                               NoCufile);
     const auto profile = LoadOrCalibrate(cache, {}, 1, gpu.get(), [](const std::string&) {});
     EXPECT_TRUE(profile.ok()) << profile.status();
     // Another measurement would follow the speed; one of a busy machine is not kept.
