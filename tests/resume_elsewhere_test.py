@@ -19,7 +19,7 @@ STEPS = 60
 # Budgets of device, host and NVMe; where the planner then has to put the optimizer's states. How the worker ends.
 PLACES = [((256, 256, 256), "device", "stop"), ((8, 10, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 12, 256), "nvme", None)]
 # Eight-bit states take half of the room.
-EIGHT_BIT_PLACES = [((256, 256, 256), "device", "stop"), ((8, 7, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 8, 256), "nvme", None)]
+EIGHT_BIT_PLACES = [((256, 256, 256), "device", "stop"), ((8, 4, 256), "nvme", "kill"), ((8, 256, 256), "host", "stop"), ((8, 5, 256), "nvme", None)]
 JOBS = [("clipped", "adamw", 0.5, PLACES), ("unclipped", "adamw", 0, PLACES), ("eight_bit", "adamw8bit", 0.5, EIGHT_BIT_PLACES)]
 
 # No budget and no placement of its own: all is the worker's and the planner's.

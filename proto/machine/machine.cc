@@ -16,7 +16,7 @@
 namespace strata {
 namespace {
 
-constexpr size_t kSourceMax = 200;
+constexpr size_t kSourceMax = 400;  // a GPU with its copies, a CPU, what was special
 
 absl::Status Bad(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
