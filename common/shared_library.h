@@ -2,12 +2,14 @@
 #ifndef COMMON_SHARED_LIBRARY_H_
 #define COMMON_SHARED_LIBRARY_H_
 
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/mutex.h"
 
 namespace strata {
 
@@ -40,6 +42,21 @@ class SharedLibrary {
   std::string remedy_;
   std::string missing_;
 };
+
+// The Library of this process, made and loaded by the first call whose library->Load(name) succeeds; it
+// stays. `name`: what Load takes, only looked at until then. Thread-safe.
+template <class Library, class Name>
+absl::StatusOr<Library*> LoadOnce(const Name& name) {
+  static Mutex mu;
+  static Library* loaded = nullptr;
+  MutexLock lock(mu);
+  if (loaded == nullptr) {
+    auto library = std::make_unique<Library>();
+    if (absl::Status status = library->Load(name); !status.ok()) return status;
+    loaded = library.release();
+  }
+  return loaded;
+}
 
 }  // namespace strata
 

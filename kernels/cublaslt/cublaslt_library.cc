@@ -1,8 +1,6 @@
 #include "kernels/cublaslt/cublaslt_library.h"
 
-#include <memory>
 
-#include "common/mutex.h"
 #include "common/shared_library.h"
 #include "common/status.h"
 
@@ -96,15 +94,7 @@ absl::Status Library::Load(const std::vector<std::string>& names) {
 }  // namespace
 
 absl::StatusOr<CublasLtApi*> LoadCublasLt(const std::vector<std::string>& names) {
-  static Mutex mu;
-  static Library* loaded = nullptr;  // never unloaded: it has threads and exit handlers of its own
-  MutexLock lock(mu);
-  if (loaded == nullptr) {
-    auto library = std::make_unique<Library>();
-    STRATA_RETURN_IF_ERROR(library->Load(names));
-    loaded = library.release();
-  }
-  return loaded;
+  return LoadOnce<Library>(names);
 }
 
 }  // namespace strata

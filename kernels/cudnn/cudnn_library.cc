@@ -1,9 +1,7 @@
 #include "kernels/cudnn/cudnn_library.h"
 
-#include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
 #include "common/shared_library.h"
 #include "common/status.h"
 
@@ -74,15 +72,7 @@ absl::Status Library::Load(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<CudnnApi*> LoadCudnn(const std::string& name) {
-  static Mutex mu;
-  static Library* loaded = nullptr;
-  MutexLock lock(mu);
-  if (loaded == nullptr) {
-    auto library = std::make_unique<Library>();
-    STRATA_RETURN_IF_ERROR(library->Load(name));
-    loaded = library.release();
-  }
-  return loaded;
+  return LoadOnce<Library>(name);
 }
 
 }  // namespace strata

@@ -1,8 +1,6 @@
 #include "offload/comm/nccl_library.h"
 
-#include <memory>
 
-#include "common/mutex.h"
 #include "common/shared_library.h"
 #include "common/status.h"
 
@@ -90,15 +88,7 @@ absl::Status Library::Load(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<NcclApi*> LoadNccl(const std::string& name) {
-  static Mutex mu;
-  static Library* loaded = nullptr;
-  MutexLock lock(mu);
-  if (loaded == nullptr) {
-    auto library = std::make_unique<Library>();
-    STRATA_RETURN_IF_ERROR(library->Load(name));
-    loaded = library.release();
-  }
-  return loaded;
+  return LoadOnce<Library>(name);
 }
 
 }  // namespace strata

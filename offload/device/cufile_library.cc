@@ -1,9 +1,7 @@
 #include "offload/device/cufile_library.h"
 
 #include <cstddef>
-#include <memory>
 
-#include "common/mutex.h"
 #include "common/shared_library.h"
 #include "common/status.h"
 
@@ -57,15 +55,7 @@ absl::Status Library::Load(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<CufileApi*> LoadCufile(const std::string& name) {
-  static Mutex mu;
-  static Library* loaded = nullptr;
-  MutexLock lock(mu);
-  if (loaded == nullptr) {
-    auto library = std::make_unique<Library>();
-    STRATA_RETURN_IF_ERROR(library->Load(name));
-    loaded = library.release();
-  }
-  return loaded;
+  return LoadOnce<Library>(name);
 }
 
 }  // namespace strata
