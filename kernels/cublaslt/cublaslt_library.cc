@@ -1,6 +1,5 @@
 #include "kernels/cublaslt/cublaslt_library.h"
 
-
 #include "common/shared_library.h"
 #include "common/status.h"
 

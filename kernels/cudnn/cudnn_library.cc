@@ -1,6 +1,5 @@
 #include "kernels/cudnn/cudnn_library.h"
 
-
 #include "absl/strings/str_cat.h"
 #include "common/shared_library.h"
 #include "common/status.h"
@@ -71,8 +70,6 @@ absl::Status Library::Load(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<CudnnApi*> LoadCudnn(const std::string& name) {
-  return LoadOnce<Library>(name);
-}
+absl::StatusOr<CudnnApi*> LoadCudnn(const std::string& name) { return LoadOnce<Library>(name); }
 
 }  // namespace strata

@@ -1,6 +1,5 @@
 #include "offload/comm/nccl_library.h"
 
-
 #include "common/shared_library.h"
 #include "common/status.h"
 
@@ -87,8 +86,6 @@ absl::Status Library::Load(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<NcclApi*> LoadNccl(const std::string& name) {
-  return LoadOnce<Library>(name);
-}
+absl::StatusOr<NcclApi*> LoadNccl(const std::string& name) { return LoadOnce<Library>(name); }
 
 }  // namespace strata

@@ -54,8 +54,6 @@ absl::Status Library::Load(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<CufileApi*> LoadCufile(const std::string& name) {
-  return LoadOnce<Library>(name);
-}
+absl::StatusOr<CufileApi*> LoadCufile(const std::string& name) { return LoadOnce<Library>(name); }
 
 }  // namespace strata
