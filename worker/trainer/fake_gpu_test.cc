@@ -418,7 +418,7 @@ TEST_F(FakeGpuTest, BusyTimesExposedIoAndTheTraceAreThoseOfTheDevice) {
         if (slow_copies) {
           EXPECT_GT(metrics.exposed_io_nanos, 10'000'000);
         } else {
-          EXPECT_LT(metrics.exposed_io_nanos, result.wall_nanos / 4);
+          EXPECT_LT(metrics.exposed_io_nanos, result.wall_nanos / 2);
         }
       } else if (plan.lanes[lane].kind == LaneKind::kH2D && slow_copies && stats.bytes > 0) {
         EXPECT_GE(busy, kRounded * static_cast<double>(stats.bytes) / kSpeed);
@@ -432,8 +432,9 @@ TEST_F(FakeGpuTest, BusyTimesExposedIoAndTheTraceAreThoseOfTheDevice) {
         end = span.end_nanos;
       }
     }
-    EXPECT_GT(metrics.overlap_efficiency, 0.3);
-    EXPECT_LE(metrics.overlap_efficiency, 1.01);
+    // Of enqueue times it would be next to nothing. A single step's can be more than 1: steps overlap.
+    EXPECT_GT(metrics.overlap_efficiency, 0.2);
+    EXPECT_LT(metrics.overlap_efficiency, 1.5);
     EXPECT_EQ(cuda_->Complaints(false), "");
   }
 }
