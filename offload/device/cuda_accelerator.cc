@@ -8,6 +8,8 @@
 namespace strata {
 namespace {
 
+constexpr int kFp8Arch = 89;  // the first tensor cores that take fp8
+
 class CudaAccelerator : public Accelerator {
  public:
   CudaAccelerator(CudaApi& cuda, CudaMath math, const CudaDeviceInfo& info)
@@ -19,6 +21,13 @@ class CudaAccelerator : public Accelerator {
     return CreateCudaDevice(cuda_, budget_bytes, math_.states);
   }
   absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override { return math_.make_ops(compute); }
+  absl::Status CheckFp8() const override {
+    if (10 * info_.major + info_.minor >= kFp8Arch) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(info_.name, " has compute capability ", info_.major, ".", info_.minor,
+                     ", products in fp8 need 8.9 or newer: use training.precision: bf16, or a worker with a "
+                     "newer GPU or none"));
+  }
 
  private:
   CudaApi& cuda_;

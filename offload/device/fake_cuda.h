@@ -41,6 +41,7 @@ struct FakeCudaOptions {
   uint64_t seed = 1;
   int devices = 1;
   int64_t memory_bytes = int64_t{1} << 30;
+  int major = 9, minor = 0;  // compute capability
 };
 
 // Bytes that something reads or writes.

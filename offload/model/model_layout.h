@@ -75,6 +75,8 @@ struct Block {
 struct ModelLayout {
   ModelConfig config;
   DType compute_dtype = DType::kBF16;
+  // The projections of transformer blocks round their operands to fp8 (GemmArgs); the head does not.
+  bool fp8 = false;
   int64_t micro_batch = 0;
   int64_t seq = 0;
   std::vector<ParamUnit> units;
@@ -91,7 +93,7 @@ struct ModelLayout {
 // kInvalidArgument names the field for a configuration no layout exists for (sizes that overflow, heads that
 // do not divide, seq > max_seq).
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
-                                             int64_t micro_batch, int64_t seq);
+                                             int64_t micro_batch, int64_t seq, bool fp8 = false);
 
 }  // namespace strata
 

@@ -52,21 +52,27 @@ struct Shape {
 // The largest workspace of the ops of one operation.
 class OpWorkspace {
  public:
-  explicit OpWorkspace(DType compute) : compute_(compute) {}
+  // `fp8`: of the linear layers.
+  explicit OpWorkspace(DType compute, bool fp8 = false) : compute_(compute), fp8_(fp8) {}
 
   void Add(int64_t bytes) { bytes_ = std::max(bytes_, bytes); }
   // y[rows, out] = x[rows, in] w
-  void AddLinear(int64_t rows, int64_t in, int64_t out) { Add(GemmWorkspaceBytes(compute_, rows, out, in)); }
+  void AddLinear(int64_t rows, int64_t in, int64_t out) { AddGemm(rows, out, in); }
   // The gradients of AddLinear: of x, and of w in either layout.
   void AddLinearBackward(int64_t rows, int64_t in, int64_t out) {
-    Add(GemmWorkspaceBytes(compute_, rows, in, out));
-    Add(GemmWorkspaceBytes(compute_, out, in, rows));
-    Add(GemmWorkspaceBytes(compute_, in, out, rows));
+    AddGemm(rows, in, out);
+    AddGemm(out, in, rows);
+    AddGemm(in, out, rows);
   }
   int64_t bytes() const { return bytes_; }
 
  private:
+  void AddGemm(int64_t m, int64_t n, int64_t k) {
+    Add(fp8_ ? Fp8GemmWorkspaceBytes(m, n, k) : GemmWorkspaceBytes(compute_, m, n, k));
+  }
+
   DType compute_;
+  bool fp8_;
   int64_t bytes_ = 0;
 };
 
@@ -125,9 +131,9 @@ TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, 
 }
 
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
-                                                            int64_t micro_batch, int64_t seq) {
+                                                            int64_t micro_batch, int64_t seq, bool fp8) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(compute);
+  OpWorkspace op(compute, fp8);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) { op.AddLinear(s.rows, in, out); });
   op.Add(AttentionForwardWorkspaceBytes(compute, s.batch, s.seq, config.heads, config.kv_heads,
                                         config.head_dim));
@@ -148,9 +154,9 @@ TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& c
 }
 
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
-                                                              int64_t micro_batch, int64_t seq) {
+                                                              int64_t micro_batch, int64_t seq, bool fp8) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(compute);
+  OpWorkspace op(compute, fp8);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) {
     op.AddLinearBackward(s.rows, in, out);
     op.Add(BiasBackwardWorkspaceBytes(compute, s.rows, out));

@@ -125,9 +125,11 @@ int64_t LogitsChunkRows(DType compute, int64_t rows, int64_t vocab);
 TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, int64_t micro_batch,
                                       int64_t seq);
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
-                                                            int64_t micro_batch, int64_t seq);
+                                                            int64_t micro_batch, int64_t seq,
+                                                            bool fp8 = false);
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
-                                                              int64_t micro_batch, int64_t seq);
+                                                              int64_t micro_batch, int64_t seq,
+                                                              bool fp8 = false);
 HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq);
 
 }  // namespace strata

@@ -201,9 +201,10 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec) {
 
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec) {
   STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigOf(spec));
-  STRATA_ASSIGN_OR_RETURN(ModelLayout layout,
-                          BuildModelLayout(config, DTypeOf(spec.training().precision()),
-                                           spec.training().micro_batch(), spec.data().seq_len()));
+  STRATA_ASSIGN_OR_RETURN(
+      ModelLayout layout,
+      BuildModelLayout(config, DTypeOf(spec.training().precision()), spec.training().micro_batch(),
+                       spec.data().seq_len(), spec.training().precision() == v1::PRECISION_FP8));
   STRATA_RETURN_IF_ERROR(AssignGroups(spec.training(), layout));
   return layout;
 }
