@@ -12,9 +12,18 @@ struct Workspace {
   int64_t bytes = 0;
 };
 
+// 8-bit floats (kernels/fp8/fp8_format.h).
+enum class Fp8 : uint8_t {
+  kE4M3,  // activations, weights
+  kE5M2,  // gradients
+};
+
 // C[m, n] = op(A)[m, k] * op(B)[k, n] (+ C if accumulate) (+ bias[n] if given).
 // A is T, stored [m, k] (or [k, m] when transpose_a); B is T, stored [k, n] (or [n, k] when
 // transpose_b). C is T, or acc when c_is_acc. bias is T. Sums are taken in acc.
+// With fp8, of T = kBF16, A and B are first rounded to a_type and b_type (not both kE5M2), each with its
+// matrix's scale; m, n, k, the leading dimensions of A, B and C are multiples of 16 and the matrices aligned
+// to 16 bytes. An element that is not finite makes what it is a factor of a NaN.
 struct GemmArgs {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
@@ -28,7 +37,9 @@ struct GemmArgs {
   bool c_is_acc = false;
   bool accumulate = false;
   const void* bias = nullptr;
-  Workspace workspace;
+  Workspace workspace;  // GemmWorkspaceBytes, with fp8 Fp8GemmWorkspaceBytes
+  bool fp8 = false;
+  Fp8 a_type = Fp8::kE4M3, b_type = Fp8::kE4M3;
 };
 
 enum class NormKind : uint8_t {

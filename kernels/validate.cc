@@ -34,6 +34,23 @@ std::string Describe(const AttentionArgs& a) {
                       " ldv=", a.ldv, " ldo=", a.ldo);
 }
 
+absl::Status CheckFp8(DType compute, const GemmArgs& a, const std::string& shape) {
+  // The reference has it in float64 too, so that there is a truth.
+  if (compute != DType::kBF16 && compute != DType::kF64) {
+    return Invalid(shape, "fp8 is for operands in bf16, these are ", Name(compute));
+  }
+  if (a.a_type == Fp8::kE5M2 && a.b_type == Fp8::kE5M2)
+    return Invalid(shape, "fp8: at most one operand is e5m2");
+  for (const int64_t size : {a.m, a.n, a.k, a.lda, a.ldb, a.ldc}) {
+    if (size % kFp8Unit != 0) return Invalid(shape, "fp8: all sizes must be multiples of ", kFp8Unit);
+  }
+  for (const void* pointer : {a.a, a.b, static_cast<const void*>(a.c)}) {
+    if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
+      return Invalid(shape, "fp8: matrices are aligned to 16 bytes");
+  }
+  return CheckWorkspace(shape, a.workspace, Fp8GemmWorkspaceBytes(a.m, a.n, a.k));
+}
+
 absl::Status CheckAttentionShape(const AttentionArgs& a) {
   const std::string shape = Describe(a);
   if (a.batch < 1 || a.seq < 1 || a.heads < 1 || a.kv_heads < 1 || a.head_dim < 1) {
@@ -59,6 +76,7 @@ absl::Status Validate(DType compute, const GemmArgs& a) {
     return Invalid(shape, "a leading dimension is smaller than its row");
   }
   if (!a.a || !a.b || !a.c) return Invalid(shape, "a pointer is null");
+  if (a.fp8) return CheckFp8(compute, a, shape);
   return CheckWorkspace(shape, a.workspace, GemmWorkspaceBytes(compute, a.m, a.n, a.k));
 }
 

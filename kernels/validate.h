@@ -14,6 +14,8 @@ namespace strata {
 
 // Largest head dimension the attention and rope kernels take.
 constexpr int64_t kHeadDimMax = 256;
+// What every size of a product in fp8 is a multiple of.
+constexpr int64_t kFp8Unit = 16;
 
 absl::Status Validate(DType compute, const GemmArgs& args);
 absl::Status Validate(DType compute, const NormArgs& args);

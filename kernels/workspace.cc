@@ -40,6 +40,11 @@ int64_t GemmWorkspaceBytes(DType compute, int64_t m, int64_t n, int64_t k) {
   return std::min(whole, 4 * kMiB);
 }
 
+int64_t Fp8GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k) {
+  return RoundUp(m * k, kFp8PartAlign) + RoundUp(n * k, kFp8PartAlign) + kFp8SmallParts * kFp8SmallBytes +
+         GemmWorkspaceBytes(DType::kBF16, m, n, k);
+}
+
 int64_t NormBackwardWorkspaceBytes(DType compute, int64_t rows, int64_t width) {
   return RoundUp(2 * ReductionBlocks(rows) * width * AccBytes(compute), kAlign);
 }

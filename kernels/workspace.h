@@ -12,6 +12,7 @@
 namespace strata {
 
 int64_t GemmWorkspaceBytes(DType compute, int64_t m, int64_t n, int64_t k);
+int64_t Fp8GemmWorkspaceBytes(int64_t m, int64_t n, int64_t k);
 int64_t NormBackwardWorkspaceBytes(DType compute, int64_t rows, int64_t width);
 int64_t AttentionForwardWorkspaceBytes(DType compute, int64_t batch, int64_t seq, int64_t heads,
                                        int64_t kv_heads, int64_t head_dim);
@@ -21,6 +22,12 @@ int64_t BiasBackwardWorkspaceBytes(DType compute, int64_t rows, int64_t n);
 int64_t CrossEntropyWorkspaceBytes(DType compute, int64_t rows, int64_t vocab);
 
 // What the formulas and the kernels must agree on.
+
+// Parts of the workspace of a product in fp8: codes of A and B, their scales, what finding those takes; then
+// what the product itself gets.
+constexpr int64_t kFp8PartAlign = 256;
+constexpr int64_t kFp8SmallParts = 3;  // of at most kFp8SmallBytes
+constexpr int64_t kFp8SmallBytes = 1024;
 
 // Sums over rows are taken in blocks of this many rows, each block in row order, and the blocks added by a
 // pairwise tree. At most 64 blocks.

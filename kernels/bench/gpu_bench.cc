@@ -400,7 +400,7 @@ void GemmBenches(Bench& bench, CublasLtGemm& gemm) {
   a.c = memory.Bytes(kSide * kSide * 2);
   a.workspace = memory.Lend(GemmWorkspaceBytes(DType::kBF16, kSide, kSide, kSide));
   bench.Flops("gemm e4m3 8k cubed", 2.0 * kSide * kSide * kSide, memory,
-              [&] { return gemm.Gemm(nullptr, a); });
+              [&] { return gemm.Fp8Gemm(nullptr, a); });
 }
 
 // What moves memory, at the shapes of a model of 7e9 parameters with 16 Ki tokens; bytes are those that must
@@ -429,6 +429,10 @@ void MemoryBenches(Bench& bench, Ops& ops) {
     b.dbias = kind == NormKind::kLayerNorm ? memory.Bytes(kHidden * 4) : nullptr;
     b.workspace = memory.Lend(NormBackwardWorkspaceBytes(kType, kRows, kHidden));
     bench.Bytes(name + " backward", kElements * 8, memory, [&] { return ops.NormBackward(nullptr, b); });
+    f.residual = b.dy;
+    f.sum = b.dx;
+    bench.Bytes(name + " forward with the residual sum", kElements * 8, memory,
+                [&] { return ops.NormForward(nullptr, f); });
   }
   {
     Lender memory;
@@ -448,6 +452,8 @@ void MemoryBenches(Bench& bench, Ops& ops) {
     }
     bench.Bytes("add", 3 * kRows * kFfn * 2, memory,
                 [&] { return ops.Add(nullptr, kRows * kFfn, x, y, dx); });
+    const DropoutArgs dropout = {.n = kRows * kFfn, .drop = 0.1, .seed = 1, .x = x, .out = dx};
+    bench.Bytes("dropout", 2 * kRows * kFfn * 2, memory, [&] { return ops.Dropout(nullptr, dropout); });
   }
   {
     Lender memory;

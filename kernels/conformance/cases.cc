@@ -42,25 +42,35 @@ RowStatistics StatisticsOf(const std::vector<double>& x, int64_t rows, int64_t w
 
 // ---- GEMM
 
-Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient) {
+namespace {
+
+Case GemmCaseOf(Draw& draw, GemmShape s, bool weight_gradient, bool fp8) {
   const bool ta = weight_gradient || draw.Bool(), tb = !weight_gradient && draw.Bool();
   const bool c_is_acc = weight_gradient || draw.Bool(), accumulate = draw.Bool();
   const bool bias = !weight_gradient && draw.Int(0, 2) == 0;
-  const auto gap = [&] { return draw.Pick({0, 0, 1, 3, 32}); };
+  const auto gap = [&] { return fp8 ? draw.Pick({0, 0, 16, 48}) : draw.Pick({0, 0, 1, 3, 32}); };
+  const Fp8 a_type = fp8 && draw.Bool() ? Fp8::kE5M2 : Fp8::kE4M3;
+  const Fp8 b_type = fp8 && a_type == Fp8::kE4M3 && draw.Bool() ? Fp8::kE5M2 : Fp8::kE4M3;
   const int64_t a_rows = ta ? s.k : s.m, a_cols = ta ? s.m : s.k, b_rows = tb ? s.n : s.k,
                 b_cols = tb ? s.k : s.n;
   const int64_t lda = a_cols + gap(), ldb = b_cols + gap(), ldc = s.n + gap();
   Case c;
   c.is_gemm = true;
-  c.shape = Shape("gemm m=", s.m, " n=", s.n, " k=", s.k, " lda=", lda, " ldb=", ldb, " ldc=", ldc,
-                  " ta=", ta, " tb=", tb, " c_is_acc=", c_is_acc, " accumulate=", accumulate, " bias=", bias);
+  c.shape = Shape(fp8 ? "fp8 " : "", "gemm m=", s.m, " n=", s.n, " k=", s.k, " lda=", lda, " ldb=", ldb,
+                  " ldc=", ldc, " ta=", ta, " tb=", tb, " c_is_acc=", c_is_acc, " accumulate=", accumulate,
+                  " bias=", bias);
+  if (fp8)
+    c.shape +=
+        Shape(" a=", a_type == Fp8::kE5M2 ? "e5m2" : "e4m3", " b=", b_type == Fp8::kE5M2 ? "e5m2" : "e4m3");
   c.tensors = {{"a", Kind::kCompute, a_rows, a_cols, lda, draw.Normals(s.m * s.k)},
                {"b", Kind::kCompute, b_rows, b_cols, ldb, draw.Normals(s.k * s.n)},
                {"c", c_is_acc ? Kind::kAcc : Kind::kCompute, s.m, s.n, ldc, {}, true},
                {"bias", Kind::kCompute, 1, s.n, 0, draw.Normals(s.n)}};
   c.tensors[2].cancelling = std::sqrt(static_cast<double>(s.k));
   if (accumulate) c.tensors[2].values = draw.Normals(s.m * s.n);
-  c.workspace_bytes = [=](DType compute) { return GemmWorkspaceBytes(compute, s.m, s.n, s.k); };
+  c.workspace_bytes = [=](DType compute) {
+    return fp8 ? Fp8GemmWorkspaceBytes(s.m, s.n, s.k) : GemmWorkspaceBytes(compute, s.m, s.n, s.k);
+  };
   c.call = [=](Ops& ops, const std::vector<void*>& p, Workspace workspace) {
     GemmArgs args{
         .m = s.m, .n = s.n, .k = s.k, .a = p[0], .lda = lda, .transpose_a = ta, .b = p[1], .ldb = ldb};
@@ -71,9 +81,22 @@ Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient) {
     args.accumulate = accumulate;
     args.bias = bias ? p[3] : nullptr;
     args.workspace = workspace;
+    args.fp8 = fp8;
+    args.a_type = a_type;
+    args.b_type = b_type;
     return ops.Gemm(nullptr, args);
   };
   return c;
+}
+
+}  // namespace
+
+Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient) {
+  return GemmCaseOf(draw, s, weight_gradient, /*fp8=*/false);
+}
+
+Case Fp8GemmCase(Draw& draw, GemmShape s, bool weight_gradient) {
+  return GemmCaseOf(draw, s, weight_gradient, /*fp8=*/true);
 }
 
 // ---- Norms

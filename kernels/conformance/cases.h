@@ -16,6 +16,8 @@ struct GemmShape {
 };
 // With `weight_gradient` the flags are those of dW = dY^T X.
 Case GemmCase(Draw& draw, GemmShape s, bool weight_gradient = false);
+// Sizes are multiples of 16; types of the operands are drawn.
+Case Fp8GemmCase(Draw& draw, GemmShape s, bool weight_gradient = false);
 
 Case NormForwardCase(Draw& draw, NormKind kind, int64_t rows, int64_t width);
 // sum = x + residual and its norm: as one call, and as an addition and a norm. `sum`: as `out` of AddCase.

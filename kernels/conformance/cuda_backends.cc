@@ -103,6 +103,8 @@ Backend Gpu(const char* name, DType compute, MakeAttention make_attention) {
   backend.settings = {1};
   backend.setting_name = "run";
   if (compute == DType::kF32) backend.no_attention = "no attention kernel computes in f32";
+  const auto found = FindGpu();
+  if (found.ok() && found->arch < 89) backend.no_fp8 = "fp8 needs compute capability 8.9";
   backend.attention_unit = 8;
   return backend;
 }

@@ -54,6 +54,8 @@ struct Backend {
   bool emulated = false;
   // Why there are no attention kernels; null: there are.
   const char* no_attention = nullptr;
+  // Why there are no products in fp8, of a backend in bf16; null: there are.
+  const char* no_fp8 = nullptr;
   // Head dimensions and leading dimensions of attention are multiples of this.
   int64_t attention_unit = 1;
 };

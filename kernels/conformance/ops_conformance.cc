@@ -105,6 +105,76 @@ TEST_P(OpsConformanceTest, GemmRefusesBadShapesAndShortWorkspaces) {
   EXPECT_EQ(ops().Gemm(nullptr, args).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_P(OpsConformanceTest, Fp8GemmRoundsItsOperandsToCodes) {
+  if (backend().compute != DType::kBF16) return;  // refused, below
+  if (backend().no_fp8 != nullptr) GTEST_SKIP() << backend().no_fp8;
+  Draw draw(25);
+  for (int i = 0; i < 8; ++i) {
+    const auto side = [&] {
+      return 16 * draw.Pick({1, 2, draw.Int(1, 6), draw.Int(1, backend().emulated ? 6 : 20)});
+    };
+    const int64_t m = side(), n = side(), k = side();
+    Check(backend(), Fp8GemmCase(draw, {m, n, k}));
+    Check(backend(), Fp8GemmCase(draw, {m, n, k}, true));
+  }
+  if (backend().emulated) return;
+  Check(backend(), Fp8GemmCase(draw, {272, 288, 400}));
+  Check(backend(), Fp8GemmCase(draw, {64, 80, 1040}, true));
+}
+
+// Elements of very different sizes, zeros among them, and whole matrices that are tiny, huge or zero: the
+// scale is found, what is too small for it becomes zero or a multiple of the smallest step.
+TEST_P(OpsConformanceTest, Fp8GemmOfAnyScale) {
+  if (backend().compute != DType::kBF16) return;  // refused, below
+  if (backend().no_fp8 != nullptr) GTEST_SKIP() << backend().no_fp8;
+  Draw draw(26);
+  for (const double size : {1.0, 1e-30, 1e-12, 1e15, 0.0}) {
+    Case c = Fp8GemmCase(draw, {32, 16, 48});
+    for (double& x : c.tensors[0].values) x *= size * std::ldexp(1.0, static_cast<int>(draw.Int(-20, 0)));
+    for (double& x : c.tensors[1].values) x = draw.Int(0, 3) == 0 ? 0 : x;
+    c.tensors[2].cancelling *= size;
+    Check(backend(), c);
+  }
+}
+
+TEST_P(OpsConformanceTest, Fp8GemmHidesNothingThatIsNotFinite) {
+  if (backend().compute != DType::kBF16) return;  // refused, below
+  if (backend().no_fp8 != nullptr) GTEST_SKIP() << backend().no_fp8;
+  Draw draw(27);
+  for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    Case c = Fp8GemmCase(draw, {16, 16, 32});
+    c.tensors[0].values[37] = bad;
+    c.elementwise = true;  // a NaN of the truth has to be one
+    Check(backend(), c);
+  }
+}
+
+TEST_P(OpsConformanceTest, Fp8GemmRefusesWhatItCannotTake) {
+  alignas(64) char memory[64] = {};
+  GemmArgs good{
+      .m = 16, .n = 16, .k = 16, .a = memory, .lda = 16, .b = memory, .ldb = 16, .c = memory, .ldc = 16};
+  good.workspace = {memory, int64_t{1} << 40};
+  good.fp8 = true;
+  const auto refused = [&](const GemmArgs& args, const char* what) {
+    const absl::Status status = ops().Gemm(nullptr, args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_NE(status.message().find(what), absl::string_view::npos) << status;
+  };
+  if (backend().compute != DType::kBF16) return refused(good, "operands in bf16");
+  GemmArgs args = good;
+  args.k = args.lda = args.ldb = 24;
+  refused(args, "multiples of 16");
+  args = good;
+  args.a_type = args.b_type = Fp8::kE5M2;
+  refused(args, "at most one operand is e5m2");
+  args = good;
+  args.a = memory + 2;
+  refused(args, "aligned to 16 bytes");
+  args = good;
+  args.workspace.bytes = Fp8GemmWorkspaceBytes(16, 16, 16) - 1;
+  refused(args, "workspace of");
+}
+
 // ---- Norms
 
 TEST_P(OpsConformanceTest, Norms) {

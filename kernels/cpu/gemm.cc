@@ -13,6 +13,7 @@
 #include "common/checked.h"
 #include "common/status.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/fp8/fp8_format.h"
 #include "kernels/workspace.h"
 
 namespace strata::cpu {
@@ -206,6 +207,7 @@ absl::Status Gemm::RunPrimitive(DType type, const GemmArgs& args, int64_t scratc
 absl::Status Gemm::Run(const GemmArgs& args) {
   // The promise, not what was lent: a larger workspace must not change which primitive is made.
   const int64_t limit = GemmWorkspaceBytes(compute_, args.m, args.n, args.k);
+  if (args.fp8) return RunConverted(args);
   if (compute_ == DType::kF32 || (compute_ == DType::kBF16 && native_bf16_)) {
     bool unsupported = false;
     if (compute_ == DType::kBF16 && WantsTransposed(args, limit)) {
@@ -262,6 +264,18 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
   const auto element = [size](const void* data, int64_t at) {
     return static_cast<const char*>(data) + at * size;
   };
+  // To floats, with fp8 to those of the codes: the sums are then the tensor cores' but for their order.
+  const auto converter = [&](Fp8 type, const void* x, int64_t x_rows, int64_t x_columns, int64_t ld) {
+    const int e = args.fp8 ? Fp8ScaleExponent(type, kernels_.largest_bits(x_rows, x_columns, x, ld)) : 0;
+    return [=, this, fp8 = args.fp8](int64_t rows, int64_t columns, int64_t at, float* out) {
+      if (fp8) return kernels_.to_fp8(type, e, rows, columns, element(x, at), ld, out, columns);
+      kernels_.to_float(rows, columns, element(x, at), ld, out, columns);
+    };
+  };
+  const auto convert_a = converter(args.a_type, args.a, args.transpose_a ? args.k : args.m,
+                                   args.transpose_a ? args.m : args.k, args.lda);
+  const auto convert_b = converter(args.b_type, args.b, args.transpose_b ? args.n : args.k,
+                                   args.transpose_b ? args.k : args.n, args.ldb);
   for (int64_t m = 0; m < args.m; m += block_m) {
     const int64_t rows = std::min(block_m, args.m - m);
     for (int64_t n = 0; n < args.n; n += block_n) {
@@ -276,12 +290,10 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
         block.ldc = cols;
         block.accumulate = k > 0;
         block.workspace = {scratch, scratch_bytes};
-        kernels_.to_float(args.transpose_a ? depth : rows, block.lda,
-                          element(args.a, args.transpose_a ? k * args.lda + m : m * args.lda + k), args.lda,
-                          a, block.lda);
-        kernels_.to_float(args.transpose_b ? cols : depth, block.ldb,
-                          element(args.b, args.transpose_b ? n * args.ldb + k : k * args.ldb + n), args.ldb,
-                          b, block.ldb);
+        convert_a(args.transpose_a ? depth : rows, block.lda,
+                  args.transpose_a ? k * args.lda + m : m * args.lda + k, a);
+        convert_b(args.transpose_b ? cols : depth, block.ldb,
+                  args.transpose_b ? n * args.ldb + k : k * args.ldb + n, b);
         bool unsupported = false;
         STRATA_RETURN_IF_ERROR(RunPrimitive(DType::kF32, block, scratch_bytes, &unsupported));
         if (unsupported) return absl::InternalError("oneDNN has no float matmul on this CPU");

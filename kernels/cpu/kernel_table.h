@@ -57,6 +57,11 @@ struct KernelTable {
   // Rows of T to rows of float and, with the same leading dimensions meaning, back: c (T, or float when
   // c_is_acc) = sum + (old c if accumulate) + (bias if given).
   void (*to_float)(int64_t rows, int64_t n, const void* x, int64_t ld, float* out, int64_t ld_out);
+  // Bits of the largest magnitude as a float; and to_float with elements rounded as those of a matrix whose
+  // scale is 2^exponent.
+  uint32_t (*largest_bits)(int64_t rows, int64_t n, const void* x, int64_t ld);
+  void (*to_fp8)(Fp8 type, int exponent, int64_t rows, int64_t n, const void* x, int64_t ld, float* out,
+                 int64_t ld_out);
   void (*gemm_epilogue)(int64_t rows, int64_t n, const float* sum, int64_t ld, const void* bias,
                         bool accumulate, bool c_is_acc, void* c, int64_t ldc);
 

@@ -134,7 +134,7 @@ absl::Status CublasLtGemm::Gemm(Stream* stream, DType compute, const GemmArgs& a
              {.a = args.b, .b = args.a, .d = args.c, .bias = args.bias, .workspace = args.workspace.data});
 }
 
-absl::Status CublasLtGemm::Gemm(Stream* stream, const Fp8GemmArgs& args) {
+absl::Status CublasLtGemm::Fp8Gemm(Stream* stream, const Fp8GemmArgs& args) {
   const auto wrong = [&](const char* what) {
     return absl::InvalidArgumentError(
         absl::StrCat("fp8 gemm of ", args.m, " x ", args.n, " x ", args.k, ": ", what));
@@ -155,6 +155,7 @@ absl::Status CublasLtGemm::Gemm(Stream* stream, const Fp8GemmArgs& args) {
   problem.d = {TypeOf(args.c_type), args.n, args.m, args.ldc, AlignmentOf(args.c)};
   problem.op_a = kOpT;
   problem.op_b = kOpN;
+  problem.accumulate = args.accumulate;
   problem.bias = args.bias != nullptr;
   problem.bias_type = args.c_type == DType::kF16 ? kR16F : kR16BF;
   problem.fast_accumulation = args.fast_accumulation;

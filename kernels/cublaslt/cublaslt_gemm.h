@@ -33,29 +33,6 @@
 
 namespace strata {
 
-enum class Fp8 : uint8_t { kE4M3, kE5M2 };
-
-// C[m, n] = A[m, k] * B[n, k]^T * a_scale * b_scale: the one layout that the tensor cores take in fp8. A and
-// B are fp8 with one scale per tensor (`*_scale`: float in device memory, what a stored value is multiplied
-// with); not both E5M2. m is free, n and k are multiples of 16, leading dimensions and pointers too.
-struct Fp8GemmArgs {
-  int64_t m = 0, n = 0, k = 0;
-  const void* a = nullptr;
-  int64_t lda = 0;
-  Fp8 a_type = Fp8::kE4M3;
-  const float* a_scale = nullptr;
-  const void* b = nullptr;
-  int64_t ldb = 0;
-  Fp8 b_type = Fp8::kE4M3;
-  const float* b_scale = nullptr;
-  void* c = nullptr;
-  int64_t ldc = 0;
-  DType c_type = DType::kBF16;     // kBF16, kF16 or kF32
-  const void* bias = nullptr;      // [n] of kBF16 (kF16 with c_type kF16)
-  bool fast_accumulation = false;  // sums in fewer bits: for forward passes
-  Workspace workspace;
-};
-
 // What was chosen for a shape.
 struct GemmChoice {
   std::string shape;      // "bf16 4096 x 12288 x 4096, b transposed, + bias"
@@ -75,7 +52,7 @@ class CublasLtGemm : public GemmProvider {
   // As Ops::Gemm; `compute` is kF32, kBF16 or kF16. kUnimplemented: cuBLASLt has no algorithm for it that is
   // deterministic and fits the workspace; kInternal: the library failed. Threads: any.
   absl::Status Gemm(Stream* stream, DType compute, const GemmArgs& args) override;
-  absl::Status Gemm(Stream* stream, const Fp8GemmArgs& args);
+  absl::Status Fp8Gemm(Stream* stream, const Fp8GemmArgs& args) override;
 
   std::vector<GemmChoice> Choices() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -215,7 +215,7 @@ TEST_F(CublasLtGemmTest, Fp8HasOneScalePerTensor) {
   args.c = c;
   args.ldc = kN;
   args.c_type = DType::kF32;
-  ASSERT_TRUE(gemm().Gemm(nullptr, args).ok());
+  ASSERT_TRUE(gemm().Fp8Gemm(nullptr, args).ok());
   for (int64_t i = 0; i < kM; ++i) {
     for (int64_t j = 0; j < kN; ++j) {
       double expected = 0;
@@ -228,11 +228,15 @@ TEST_F(CublasLtGemmTest, Fp8HasOneScalePerTensor) {
     }
   }
   EXPECT_EQ(gemm().Choices()[0].shape, "fp8 e4m3 and fp8 e5m2 3 x 16 x 32, b transposed, to fp32");
+  const float once = c[5];
+  args.accumulate = true;
+  ASSERT_TRUE(gemm().Fp8Gemm(nullptr, args).ok());
+  EXPECT_NEAR(c[5], 2 * once, 1e-4 * std::abs(once));
 
   const auto refused = [&](auto change) {
     Fp8GemmArgs wrong = args;
     change(wrong);
-    const absl::Status status = gemm().Gemm(nullptr, wrong);
+    const absl::Status status = gemm().Fp8Gemm(nullptr, wrong);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   };
   refused([](Fp8GemmArgs& w) { w.k = 24; });

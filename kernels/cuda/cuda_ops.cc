@@ -1,16 +1,21 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <utility>
+
 #include "common/check.h"
+#include "common/checked.h"
 #include "common/status.h"
 #include "kernels/activation/launch.h"
 #include "kernels/columns/launch.h"
 #include "kernels/cuda/launch_error.h"
 #include "kernels/elementwise/launch.h"
 #include "kernels/embedding/launch.h"
+#include "kernels/fp8/launch.h"
 #include "kernels/loss/launch.h"
 #include "kernels/norm/launch.h"
 #include "kernels/rope/launch.h"
 #include "kernels/validate.h"
+#include "kernels/workspace.h"
 
 namespace strata {
 namespace {
@@ -25,7 +30,7 @@ class CudaOps final : public Ops {
 
   absl::Status Gemm(Stream* stream, const GemmArgs& args) override {
     STRATA_RETURN_IF_ERROR(Validate(compute_, args));
-    return gemm_.Gemm(stream, compute_, args);
+    return args.fp8 ? Fp8Gemm(stream, args) : gemm_.Gemm(stream, compute_, args);
   }
 
   absl::Status NormForward(Stream* stream, const NormArgs& args) override {
@@ -121,6 +126,46 @@ class CudaOps final : public Ops {
   }
 
  private:
+  // Codes of both operands along k, then their product.
+  absl::Status Fp8Gemm(Stream* stream, const GemmArgs& args) {
+    char* next = static_cast<char*>(args.workspace.data);
+    const auto take = [&](int64_t bytes) {
+      return std::exchange(next, next + RoundUp(bytes, kFp8PartAlign));
+    };
+    auto* const a = reinterpret_cast<uint8_t*>(take(args.m * args.k));
+    auto* const b = reinterpret_cast<uint8_t*>(take(args.n * args.k));
+    auto* const scales = reinterpret_cast<float*>(take(kFp8SmallBytes));
+    static_assert(gpu::kFp8ScratchBytes <= kFp8SmallBytes && kFp8SmallParts == 3);
+    // To codes along k of a matrix that has `rows` of them.
+    const auto quantize = [&](Fp8 type, const void* x, int64_t ld, int64_t rows, bool transpose,
+                              uint8_t* codes, float* scale) {
+      gpu::Fp8QuantizeArgs q = {.type = type, .x = x, .rows = rows, .columns = args.k, .ld = ld};
+      if (transpose) std::swap(q.rows, q.columns);
+      q.transpose = transpose;
+      q.codes = codes;
+      q.scale = scale;
+      q.scratch = reinterpret_cast<uint32_t*>(take(kFp8SmallBytes));
+      return ToStatus("fp8 codes", gpu::Fp8Quantize(stream, q));
+    };
+    STRATA_RETURN_IF_ERROR(quantize(args.a_type, args.a, args.lda, args.m, args.transpose_a, a, scales));
+    STRATA_RETURN_IF_ERROR(quantize(args.b_type, args.b, args.ldb, args.n, !args.transpose_b, b, scales + 1));
+
+    Fp8GemmArgs product = {
+        .m = args.m, .n = args.n, .k = args.k, .a = a, .lda = args.k, .a_type = args.a_type};
+    product.a_scale = scales;
+    product.b = b;
+    product.ldb = args.k;
+    product.b_type = args.b_type;
+    product.b_scale = scales + 1;
+    product.c = args.c;
+    product.ldc = args.ldc;
+    product.c_type = args.c_is_acc ? DType::kF32 : compute_;
+    product.accumulate = args.accumulate;
+    product.bias = args.bias;
+    product.workspace = {next, args.workspace.bytes - (next - static_cast<char*>(args.workspace.data))};
+    return gemm_.Fp8Gemm(stream, product);
+  }
+
   const DType compute_;
   GemmProvider& gemm_;
   AttentionBackend& attention_;

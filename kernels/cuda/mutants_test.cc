@@ -2,6 +2,7 @@
 #include "kernels/kx/emu/mutants.h"
 
 #include <iostream>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "kernels/conformance/cases.h"
@@ -39,10 +40,19 @@ std::vector<Case> Calls() {
   return cases;
 }
 
-std::string FirstComplaint(const Backend& backend, const std::vector<Case>& cases) {
-  for (const Case& c : cases) {
-    const std::vector<std::string> differences = Differences(backend, c);
-    if (!differences.empty()) return differences.front();
+// And of products in fp8, which are for bf16: codes along rows and across them, in tiles with ragged ends.
+std::vector<Case> Fp8Calls() {
+  Draw draw(303);
+  return {conformance::Fp8GemmCase(draw, {80, 16, 96}), conformance::Fp8GemmCase(draw, {16, 80, 96}, true)};
+}
+
+std::string FirstComplaint(const Backend& backend, const std::vector<Case>& cases, const Backend& bf16,
+                           const std::vector<Case>& fp8) {
+  for (const auto& [on, calls] : {std::pair(&backend, &cases), std::pair(&bf16, &fp8)}) {
+    for (const Case& c : *calls) {
+      const std::vector<std::string> differences = Differences(*on, c);
+      if (!differences.empty()) return differences.front();
+    }
   }
   kx::emu::Options options;
   options.only_registered = true;
@@ -56,22 +66,38 @@ std::string FirstComplaint(const Backend& backend, const std::vector<Case>& case
 TEST(FusedMutants, AreAllCaught) {
   Backend backend = conformance::EmulatedBackend("EmulatedCudaF32", DType::kF32, "not wanted here");
   backend.settings = {static_cast<int>(kx::emu::Order::kForward), static_cast<int>(kx::emu::Order::kReverse)};
-  const std::vector<Case> cases = Calls();
+  Backend bf16 = conformance::EmulatedBackend("EmulatedCudaBf16", DType::kBF16, "not wanted here");
+  bf16.settings = backend.settings;
+  const std::vector<Case> cases = Calls(), fp8 = Fp8Calls();
   const std::vector<std::string> names = {
-      "fused/adamw/square",        "fused/adamw8/largest",
-      "fused/adamw8/scale_sync",   "fused/columns/sync",
-      "fused/dropout/tensor",      "fused/elements/tail",
-      "fused/elements/whole",      "fused/embedding/count_sync",
-      "fused/embedding/list_sync", "fused/gelu/density",
-      "fused/loss/onehot",         "fused/loss/rescale",
-      "fused/loss/sync",           "fused/loss/tree_sync",
-      "fused/norm/centre",         "fused/norm/eps",
-      "fused/norm/mean_g",         "fused/reduce/sync",
-      "fused/rope/pair",           "fused/rope/sync",
-      "fused/sum/tree_sync",       "fused/swiglu/slope",
+      "fused/adamw/square",
+      "fused/adamw8/largest",
+      "fused/adamw8/scale_sync",
+      "fused/columns/sync",
+      "fused/dropout/tensor",
+      "fused/elements/tail",
+      "fused/elements/whole",
+      "fused/embedding/count_sync",
+      "fused/embedding/list_sync",
+      "fused/fp8/inverse",
+      "fused/fp8/largest_sync",
+      "fused/fp8/tile_sync",
+      "fused/gelu/density",
+      "fused/loss/onehot",
+      "fused/loss/rescale",
+      "fused/loss/sync",
+      "fused/loss/tree_sync",
+      "fused/norm/centre",
+      "fused/norm/eps",
+      "fused/norm/mean_g",
+      "fused/reduce/sync",
+      "fused/rope/pair",
+      "fused/rope/sync",
+      "fused/sum/tree_sync",
+      "fused/swiglu/slope",
   };
   for (const auto& result :
-       kx::emu::RunMutants("fused/", names, [&] { return FirstComplaint(backend, cases); })) {
+       kx::emu::RunMutants("fused/", names, [&] { return FirstComplaint(backend, cases, bf16, fp8); })) {
     std::cout << (result.name.empty() ? "unchanged" : result.name) << ": " << result.how << "\n";
     if (result.name.empty()) {
       EXPECT_FALSE(result.caught) << result.how;

@@ -9,6 +9,7 @@ namespace strata {
 class ReferenceGemm final : public GemmProvider {
  public:
   absl::Status Gemm(Stream* stream, DType compute, const GemmArgs& args) override;
+  absl::Status Fp8Gemm(Stream* stream, const Fp8GemmArgs& args) override;
 };
 
 }  // namespace strata

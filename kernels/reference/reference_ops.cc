@@ -13,6 +13,7 @@
 #include "common/float16.h"
 #include "common/random.h"
 #include "common/status.h"
+#include "kernels/fp8/fp8_format.h"
 #include "kernels/validate.h"
 
 namespace strata {
@@ -58,13 +59,12 @@ class ReferenceOps final : public Ops {
 
   absl::Status Gemm(Stream*, const GemmArgs& g) override {
     STRATA_RETURN_IF_ERROR(WithoutWorkspace(g));
+    const std::vector<Acc> a = Factor(g, g.a_type, g.a, g.m, g.k, g.lda, g.transpose_a);
+    const std::vector<Acc> b = Factor(g, g.b_type, g.b, g.n, g.k, g.ldb, !g.transpose_b);
     for (int64_t i = 0; i < g.m; ++i) {
       for (int64_t j = 0; j < g.n; ++j) {
         Acc sum = 0;
-        for (int64_t p = 0; p < g.k; ++p) {
-          sum += Get(g.a, g.transpose_a ? p * g.lda + i : i * g.lda + p) *
-                 Get(g.b, g.transpose_b ? j * g.ldb + p : p * g.ldb + j);
-        }
+        for (int64_t p = 0; p < g.k; ++p) sum += a[i * g.k + p] * b[j * g.k + p];
         if (g.bias) sum += Get(g.bias, j);
         const int64_t c = i * g.ldc + j;
         if (g.c_is_acc) {
@@ -384,6 +384,25 @@ class ReferenceOps final : public Ops {
   static constexpr double kInvSqrt2Pi = 0.39894228040143267794;
   static constexpr double kSqrt2OverPi = 0.79788456080286535588;
   static constexpr double kGeluCubic = 0.044715;
+
+  // x[rows, k] (stored [k, rows] when transposed), with fp8 as it is rounded.
+  static std::vector<Acc> Factor(const GemmArgs& g, Fp8 type, const void* x, int64_t rows, int64_t k,
+                                 int64_t ld, bool transposed) {
+    std::vector<Acc> values(rows * k);
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < rows * k; ++i) {
+      values[i] = Get(x, transposed ? i % k * ld + i / k : i / k * ld + i % k);
+      const float magnitude = std::fabs(static_cast<float>(values[i]));
+      uint32_t bits;
+      std::memcpy(&bits, &magnitude, sizeof(bits));
+      largest = std::max(largest, bits);
+    }
+    const int e = Fp8ScaleExponent(type, largest);
+    for (Acc& value : values) {
+      if (g.fp8) value = RoundToFp8(type, static_cast<float>(value), e);
+    }
+    return values;
+  }
 
   static Acc Get(const void* data, int64_t i) { return Load<Acc>(data, i, T{}); }
   static void Put(void* data, int64_t i, Acc value) { StoreAs<Acc>(data, i, value, T{}); }

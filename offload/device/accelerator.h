@@ -31,6 +31,8 @@ class Accelerator {
   // As CreateCudaDevice (cuda_device.h).
   virtual absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) = 0;
+  // Whether its Ops multiply in fp8 (GemmArgs): kFailedPrecondition with the remedy.
+  virtual absl::Status CheckFp8() const = 0;
   // Gives back what this process holds of it, for one that has looked and trains elsewhere. What was created
   // is gone by now; nothing can be created afterwards.
   virtual absl::Status Release() = 0;

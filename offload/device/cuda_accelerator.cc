@@ -10,6 +10,8 @@
 namespace strata {
 namespace {
 
+constexpr int kFp8Arch = 89;  // the first tensor cores that take fp8
+
 class CudaAccelerator : public Accelerator {
  public:
   CudaAccelerator(CudaApi& cuda, CudaMath math, CufileLoader cufile, const CudaDeviceInfo& info)
@@ -36,6 +38,13 @@ class CudaAccelerator : public Accelerator {
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     STRATA_RETURN_IF_ERROR(NotReleased());
     return CreateCudaDevice(cuda_, budget_bytes, math_.states);
+  }
+  absl::Status CheckFp8() const override {
+    if (10 * info_.major + info_.minor >= kFp8Arch) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(info_.name, " has compute capability ", info_.major, ".", info_.minor,
+                     ", products in fp8 need 8.9 or newer: use training.precision: bf16, or a worker with a "
+                     "newer GPU or none"));
   }
   absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override {
     STRATA_RETURN_IF_ERROR(NotReleased());

@@ -336,8 +336,8 @@ int FakeCuda::GetDeviceInfo(CudaDeviceInfo* info) {
   MutexLock lock(mu_);
   if (const int error = Enter("cudaGetDeviceProperties"); error != 0) return error;
   *info = {.name = "Fake GPU",
-           .major = 9,
-           .minor = 0,
+           .major = options_.major,
+           .minor = options_.minor,
            .multiprocessors = 132,
            .memory_bytes = options_.memory_bytes};
   std::strncpy(info->driver, options_.driver.c_str(), sizeof(info->driver) - 1);

@@ -44,6 +44,7 @@ struct FakeCudaOptions {
   uint64_t seed = 1;
   int devices = 1;
   int64_t memory_bytes = int64_t{1} << 30;
+  int major = 9, minor = 0;  // compute capability
   std::string driver = "1.2.3";
   // Of copies to and from the device; 0: they take no time. With one copy engine the directions take turns.
   double h2d_bytes_per_second = 0, d2h_bytes_per_second = 0;

@@ -95,6 +95,27 @@ absl::Status CheckConfig(const ModelConfig& c) {
   return Bad("architecture", absl::StrCat(static_cast<int>(c.architecture), " is unknown"));
 }
 
+// Every size of every product, forward and backward.
+absl::Status CheckFp8(const ModelConfig& c, DType compute_dtype, int64_t rows) {
+  if (compute_dtype != DType::kBF16 && compute_dtype != DType::kF64) {
+    return Bad("precision", absl::StrCat("fp8 is for a model in bf16, not in ", Name(compute_dtype)));
+  }
+  const struct {
+    const char* field;
+    int64_t size;
+  } sizes[] = {{"hidden", c.hidden},
+               {"heads times head_dim", c.heads * c.head_dim},
+               {"kv_heads times head_dim", c.kv_heads * c.head_dim},
+               {"ffn", c.ffn},
+               {"micro_batch times seq_len", rows}};
+  for (const auto& size : sizes) {
+    if (size.size % kFp8Unit == 0) continue;
+    return Bad(size.field, absl::StrCat(size.size, " is no multiple of ", kFp8Unit,
+                                        ", which products in fp8 need; change it or use precision bf16"));
+  }
+  return absl::OkStatus();
+}
+
 // Collects the tensors of one unit.
 class UnitBuilder {
  public:
@@ -259,10 +280,12 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   const TransformerSaved saved = MakeTransformerSaved(c, type, layout.micro_batch, layout.seq);
   layer.saved_bytes = saved.bytes;
   layer.saved_rest_bytes = saved.rest_bytes;
-  layer.forward_workspace_bytes =
-      MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq, layout.gemm_library).bytes;
-  layer.backward_workspace_bytes =
-      MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq, layout.gemm_library).bytes;
+  layer.forward_workspace_bytes = MakeTransformerForwardWorkspace(c, type, layout.micro_batch, layout.seq,
+                                                                  layout.gemm_library, layout.fp8)
+                                      .bytes;
+  layer.backward_workspace_bytes = MakeTransformerBackwardWorkspace(c, type, layout.micro_batch, layout.seq,
+                                                                    layout.gemm_library, layout.fp8)
+                                       .bytes;
   CountTransformerFlops(c, rows, static_cast<double>(layout.seq), &layer);
   CountTransformerBytes(c, rows, element, &layer);
   for (int i = 0; i < c.layers; ++i) {
@@ -302,7 +325,8 @@ int64_t ModelLayout::parameter_count() const {
 }
 
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
-                                             int64_t micro_batch, int64_t seq, GemmLibrary gemm_library) {
+                                             int64_t micro_batch, int64_t seq, GemmLibrary gemm_library,
+                                             bool fp8) {
   STRATA_RETURN_IF_ERROR(CheckConfig(config));
   if (compute_dtype == DType::kI32) return Bad("compute_dtype", "i32 is not a type to compute in");
   STRATA_RETURN_IF_ERROR(CheckRange("seq", seq, kMaxRows));
@@ -311,6 +335,8 @@ absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType co
                                    "; shorten the sequences or raise max_seq"));
   }
   STRATA_RETURN_IF_ERROR(CheckRange("micro_batch", micro_batch, kMaxRows / seq));
+
+  if (fp8) STRATA_RETURN_IF_ERROR(CheckFp8(config, compute_dtype, micro_batch * seq));
 
   // Before anything is built layer by layer: is the model of a size that exists?
   const double q = static_cast<double>(config.heads * config.head_dim);
@@ -327,6 +353,7 @@ absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType co
   layout.config = config;
   layout.compute_dtype = compute_dtype;
   layout.gemm_library = gemm_library;
+  layout.fp8 = fp8;
   layout.micro_batch = micro_batch;
   layout.seq = seq;
   layout.units = MakeUnits(config);

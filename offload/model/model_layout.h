@@ -89,6 +89,8 @@ struct ModelLayout {
   ModelConfig config;
   DType compute_dtype = DType::kBF16;
   Moments moments = Moments::kF32;  // of optimizer records; BuildModelLayout leaves it to its caller
+  // The projections of transformer blocks round their operands to fp8 (GemmArgs); the head does not.
+  bool fp8 = false;
   int64_t micro_batch = 0;
   int64_t seq = 0;
   GemmLibrary gemm_library = GemmLibrary::kCpu;  // of the device: how much workspace its products are lent
@@ -107,7 +109,7 @@ struct ModelLayout {
 // do not divide, seq > max_seq).
 absl::StatusOr<ModelLayout> BuildModelLayout(const ModelConfig& config, DType compute_dtype,
                                              int64_t micro_batch, int64_t seq,
-                                             GemmLibrary gemm_library = GemmLibrary::kCpu);
+                                             GemmLibrary gemm_library = GemmLibrary::kCpu, bool fp8 = false);
 
 }  // namespace strata
 

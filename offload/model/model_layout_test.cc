@@ -210,6 +210,30 @@ TEST(ModelLayout, DropoutNeedsNoMemory) {
   EXPECT_TRUE(apart(work.attn_branch_grad, work.attention_grad));
 }
 
+TEST(ModelLayout, Fp8NeedsSizesOf16AndRoomForCodes) {
+  const auto bf16 = BuildModelLayout(Gpt2(), DType::kBF16, 4, 256);
+  const auto fp8 = BuildModelLayout(Gpt2(), DType::kBF16, 4, 256, /*fp8=*/true);
+  ASSERT_TRUE(bf16.ok() && fp8.ok()) << fp8.status();
+  EXPECT_FALSE(bf16->fp8);
+  EXPECT_TRUE(fp8->fp8);
+  EXPECT_EQ(fp8->blocks[1].saved_bytes, bf16->blocks[1].saved_bytes);
+  EXPECT_GT(fp8->blocks[1].forward_workspace_bytes, bf16->blocks[1].forward_workspace_bytes);
+  EXPECT_GE(fp8->blocks[1].backward_workspace_bytes, bf16->blocks[1].backward_workspace_bytes);
+  // The head stays in bf16.
+  EXPECT_EQ(fp8->blocks.back().backward_workspace_bytes, bf16->blocks.back().backward_workspace_bytes);
+  const auto error = [](ModelConfig config, DType dtype, int64_t seq) {
+    return std::string(BuildModelLayout(config, dtype, 1, seq, true).status().message());
+  };
+  EXPECT_EQ(error(Gpt2(), DType::kF16, 16), "precision: fp8 is for a model in bf16, not in f16");
+  EXPECT_EQ(
+      error(Gpt2(), DType::kBF16, 17),
+      "micro_batch times seq_len: 17 is no multiple of 16, which products in fp8 need; change it or use "
+      "precision bf16");
+  ModelConfig odd = Gpt2();
+  odd.ffn = 3000;
+  EXPECT_EQ(error(odd, DType::kBF16, 16).substr(0, 9), "ffn: 3000");
+}
+
 TEST(ModelLayout, RefusesImpossibleConfigurationsNamingTheField) {
   const auto error = [](ModelConfig config, int64_t micro_batch = 1, int64_t seq = 8) {
     const auto layout = BuildModelLayout(config, DType::kF32, micro_batch, seq);

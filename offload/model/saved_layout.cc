@@ -52,7 +52,9 @@ struct Shape {
 // The largest workspace of the ops of one operation.
 class OpWorkspace {
  public:
-  OpWorkspace(GemmLibrary gemm_library, DType compute) : gemm_library_(gemm_library), compute_(compute) {}
+  // `fp8`: of the linear layers.
+  OpWorkspace(GemmLibrary gemm_library, DType compute, bool fp8 = false)
+      : gemm_library_(gemm_library), compute_(compute), fp8_(fp8) {}
 
   void Add(int64_t bytes) { bytes_ = std::max(bytes_, bytes); }
   // y[rows, out] = x[rows, in] w
@@ -66,10 +68,13 @@ class OpWorkspace {
   int64_t bytes() const { return bytes_; }
 
  private:
-  void AddGemm(int64_t m, int64_t n, int64_t k) { Add(GemmWorkspaceBytes(gemm_library_, compute_, m, n, k)); }
+  void AddGemm(int64_t m, int64_t n, int64_t k) {
+    Add(fp8_ ? Fp8GemmWorkspaceBytes(m, n, k) : GemmWorkspaceBytes(gemm_library_, compute_, m, n, k));
+  }
 
   GemmLibrary gemm_library_;
   DType compute_;
+  bool fp8_;
   int64_t bytes_ = 0;
 };
 
@@ -129,9 +134,9 @@ TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, 
 
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
                                                             int64_t micro_batch, int64_t seq,
-                                                            GemmLibrary gemm_library) {
+                                                            GemmLibrary gemm_library, bool fp8) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(gemm_library, compute);
+  OpWorkspace op(gemm_library, compute, fp8);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) { op.AddLinear(s.rows, in, out); });
   op.Add(AttentionForwardWorkspaceBytes(compute, s.batch, s.seq, config.heads, config.kv_heads,
                                         config.head_dim));
@@ -153,9 +158,9 @@ TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& c
 
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
                                                               int64_t micro_batch, int64_t seq,
-                                                              GemmLibrary gemm_library) {
+                                                              GemmLibrary gemm_library, bool fp8) {
   const Shape s(config, compute, micro_batch, seq);
-  OpWorkspace op(gemm_library, compute);
+  OpWorkspace op(gemm_library, compute, fp8);
   ForEachProjection(config, s, [&](int64_t in, int64_t out) {
     op.AddLinearBackward(s.rows, in, out);
     op.Add(BiasBackwardWorkspaceBytes(compute, s.rows, out));

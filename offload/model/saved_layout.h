@@ -127,10 +127,12 @@ TransformerSaved MakeTransformerSaved(const ModelConfig& config, DType compute, 
                                       int64_t seq);
 TransformerForwardWorkspace MakeTransformerForwardWorkspace(const ModelConfig& config, DType compute,
                                                             int64_t micro_batch, int64_t seq,
-                                                            GemmLibrary gemm_library = GemmLibrary::kCpu);
+                                                            GemmLibrary gemm_library = GemmLibrary::kCpu,
+                                                            bool fp8 = false);
 TransformerBackwardWorkspace MakeTransformerBackwardWorkspace(const ModelConfig& config, DType compute,
                                                               int64_t micro_batch, int64_t seq,
-                                                              GemmLibrary gemm_library = GemmLibrary::kCpu);
+                                                              GemmLibrary gemm_library = GemmLibrary::kCpu,
+                                                              bool fp8 = false);
 HeadWorkspace MakeHeadWorkspace(const ModelConfig& config, DType compute, int64_t micro_batch, int64_t seq,
                                 GemmLibrary gemm_library = GemmLibrary::kCpu);
 

@@ -207,7 +207,8 @@ absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec, const v1::Res
   STRATA_ASSIGN_OR_RETURN(
       ModelLayout layout,
       BuildModelLayout(config, DTypeOf(spec.training().precision()), spec.training().micro_batch(),
-                       spec.data().seq_len(), on_cpu ? GemmLibrary::kCpu : GemmLibrary::kCublasLt));
+                       spec.data().seq_len(), on_cpu ? GemmLibrary::kCpu : GemmLibrary::kCublasLt,
+                       spec.training().precision() == v1::PRECISION_FP8));
   const std::string& optimizer = spec.training().optimizer().name();
   const std::optional<Moments> moments = MomentsOfOptimizer(optimizer);
   if (!moments.has_value()) {

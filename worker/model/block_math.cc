@@ -19,6 +19,7 @@ absl::Status BlockMath::LinearForward(const Linear& linear, int64_t rows, ConstM
   gemm.ldc = y.ld;
   if (linear.bias >= 0) gemm.bias = Value(params, linear.bias);
   gemm.workspace = workspace_;
+  gemm.fp8 = fp8_;
   return ops_.Gemm(stream_, gemm);
 }
 
@@ -37,6 +38,8 @@ absl::Status BlockMath::LinearInputGradient(const Linear& linear, int64_t rows, 
   gemm.ldc = dx.ld;
   gemm.accumulate = accumulate;
   gemm.workspace = workspace_;
+  gemm.fp8 = fp8_;
+  gemm.a_type = Fp8::kE5M2;
   return ops_.Gemm(stream_, gemm);
 }
 
@@ -58,6 +61,8 @@ absl::Status BlockMath::LinearParameterGradients(const Linear& linear, int64_t r
   gemm.c_is_acc = true;
   gemm.accumulate = accumulate;
   gemm.workspace = workspace_;
+  gemm.fp8 = fp8_;
+  (linear.out_in ? gemm.a_type : gemm.b_type) = Fp8::kE5M2;
   STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, gemm));
   if (linear.bias < 0) return absl::OkStatus();
   return ops_.BiasBackward(stream_, rows, linear.out, dy.data, dy.ld, Acc(grads, linear.bias), workspace_);

@@ -51,10 +51,12 @@ inline const void* At(const void* area, const BufferRange& range) {
 // block.
 class BlockMath {
  public:
-  BlockMath(Ops& ops, Stream* stream, Workspace op_workspace)
+  // `fp8`: linear layers round what they multiply to fp8: activations and weights to E4M3, gradients to E5M2.
+  BlockMath(Ops& ops, Stream* stream, Workspace op_workspace, bool fp8 = false)
       : ops_(ops),
         stream_(stream),
         workspace_(op_workspace),
+        fp8_(fp8),
         value_bytes_(SizeOf(ops.compute_dtype())),
         acc_bytes_(SizeOf(ops.acc_dtype())) {}
 
@@ -99,6 +101,7 @@ class BlockMath {
   Ops& ops_;
   Stream* stream_;
   Workspace workspace_;
+  bool fp8_;
   int64_t value_bytes_;
   int64_t acc_bytes_;
 };

@@ -39,6 +39,7 @@ TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& u
     : config_(layout.config),
       unit_(unit),
       ops_(ops),
+      fp8_(layout.fp8),
       batch_(layout.micro_batch),
       seq_(layout.seq),
       rows_(layout.micro_batch * layout.seq),
@@ -46,10 +47,10 @@ TransformerBlock::TransformerBlock(const ModelLayout& layout, const ParamUnit& u
       kv_width_(config_.kv_heads * config_.head_dim),
       dropout_(ops, seed, config_.dropout.residual, rows_, config_.hidden),
       saved_(MakeTransformerSaved(config_, layout.compute_dtype, batch_, seq_)),
-      forward_(
-          MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_, layout.gemm_library)),
+      forward_(MakeTransformerForwardWorkspace(config_, layout.compute_dtype, batch_, seq_,
+                                               layout.gemm_library, layout.fp8)),
       backward_(MakeTransformerBackwardWorkspace(config_, layout.compute_dtype, batch_, seq_,
-                                                 layout.gemm_library)) {
+                                                 layout.gemm_library, layout.fp8)) {
   if (config_.architecture == Architecture::kGpt2) {
     norm1_ = MakeNorm(config_, unit, kGpt2Ln1Weight);
     norm2_ = MakeNorm(config_, unit, kGpt2Ln2Weight);
@@ -155,7 +156,7 @@ absl::Status TransformerBlock::ActivationBackward(BlockMath& math, const void* i
 
 absl::Status TransformerBlock::Forward(Stream* stream, const BlockArgs& args) const {
   void* const work = args.workspace.data;
-  BlockMath math(ops_, stream, {At(work, forward_.op), forward_.op.bytes});
+  BlockMath math(ops_, stream, {At(work, forward_.op), forward_.op.bytes}, fp8_);
   const void* const params = args.params[0];
   void* const normed = At(work, forward_.normed);
   void* const mean = At(work, forward_.mean);
@@ -208,7 +209,7 @@ absl::Status TransformerBlock::FfnInForward(BlockMath& math, const BlockArgs& ar
 // The norm has the bits that it had in Forward together with the sum (NormArgs).
 absl::Status TransformerBlock::RecomputeRest(Stream* stream, const BlockArgs& args) const {
   void* const work = args.workspace.data;
-  BlockMath math(ops_, stream, {At(work, forward_.op), forward_.op.bytes});
+  BlockMath math(ops_, stream, {At(work, forward_.op), forward_.op.bytes}, fp8_);
   STRATA_RETURN_IF_ERROR(
       math.NormForward(norm2_, rows_, At(args.saved, saved_.residual), args.params[0],
                        At(work, forward_.normed), At(work, forward_.mean), At(work, forward_.rstd)),
@@ -217,7 +218,7 @@ absl::Status TransformerBlock::RecomputeRest(Stream* stream, const BlockArgs& ar
 }
 
 absl::Status TransformerBlock::Backward(Stream* stream, const BlockArgs& args) const {
-  BlockMath math(ops_, stream, {At(args.workspace.data, backward_.op), backward_.op.bytes});
+  BlockMath math(ops_, stream, {At(args.workspace.data, backward_.op), backward_.op.bytes}, fp8_);
   STRATA_RETURN_IF_ERROR(MlpBackward(math, args));
   STRATA_RETURN_IF_ERROR(AttentionBackward(math, args));
   return ZeroPadding(ops_, stream, unit_, args.grads[0]);

@@ -66,6 +66,7 @@ class TransformerBlock {
   const ModelConfig& config_;
   const ParamUnit& unit_;
   Ops& ops_;
+  bool fp8_;
   int64_t batch_, seq_, rows_;
   int64_t q_width_, kv_width_;
   ActivationDropout dropout_;

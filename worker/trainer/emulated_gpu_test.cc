@@ -52,6 +52,7 @@ class EmulatedAccelerator : public Accelerator {
     return CreateCpuDevice(budget_bytes, *state_ops_);
   }
   absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override { return kernels_.MakeOps(compute); }
+  absl::Status CheckFp8() const override { return absl::OkStatus(); }
 
  private:
   EmulatedKernels kernels_;
@@ -99,8 +100,8 @@ v1::JobSpec Tiny(v1::JobSpec spec) {
 }
 
 TEST_F(EmulatedGpuTest, AJobGivesTheBitsOfTheSameKernelsOnTheCpuDevice) {
-  for (const v1::JobSpec& base :
-       {Tiny(SmallLlama()), Tiny(SmallDroppingGpt2()), WithOptimizer(Tiny(SmallLlama()), "adamw8bit")}) {
+  for (const v1::JobSpec& base : {Tiny(SmallLlama()), Tiny(SmallDroppingGpt2()),
+                                  WithOptimizer(Tiny(SmallLlama()), "adamw8bit"), Tiny(SmallFp8Llama())}) {
     UseCpuDevice();
     const std::string expected = Bits(base);
     for (const bool nvme : {false, true}) {

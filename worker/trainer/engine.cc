@@ -80,6 +80,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   engine->state_ops_ = MakeCpuStateOps(threads);
   if (options.wrap_state_ops) engine->state_ops_ = options.wrap_state_ops(std::move(engine->state_ops_));
   if (Accelerator* const accelerator = options.accelerator.accelerator; accelerator != nullptr) {
+    if (engine->layout_.fp8) {
+      STRATA_RETURN_IF_ERROR(WithCause(accelerator->CheckFp8(), v1::USER_ERROR), "training.precision: fp8");
+    }
     STRATA_ASSIGN_OR_RETURN(engine->ops_, accelerator->CreateOps(engine->layout_.compute_dtype));
   } else {
     engine->ops_ = MakeCpuOps(engine->layout_.compute_dtype, threads);

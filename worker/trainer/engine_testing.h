@@ -83,6 +83,15 @@ inline v1::JobSpec SmallDroppingGpt2() {
   return spec;
 }
 
+// All sizes are multiples of 16.
+inline v1::JobSpec SmallFp8Llama() {
+  v1::JobSpec spec = SmallLlama();
+  spec.mutable_model()->mutable_config()->set_hidden(64);
+  spec.mutable_model()->mutable_config()->set_head_dim(16);
+  spec.mutable_training()->set_precision(v1::PRECISION_FP8);
+  return spec;
+}
+
 // Random tokens as a function of (step, micro-batch), so that every setting sees the same data.
 class RandomTokens : public StepSource {
  public:

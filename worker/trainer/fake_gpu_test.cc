@@ -240,6 +240,7 @@ class WrappedAccelerator : public Accelerator {
   absl::StatusOr<std::unique_ptr<Ops>> CreateOps(DType compute) override {
     return inner_->CreateOps(compute);
   }
+  absl::Status CheckFp8() const override { return inner_->CheckFp8(); }
 
  private:
   const std::unique_ptr<Accelerator> inner_;
@@ -498,6 +499,24 @@ TEST_F(FakeGpuTest, AJobThatRequiresAGpuFailsWithoutOne) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("memory.require: gpu cannot be had, there is only cpu"));
   UseGpu({});
+  EXPECT_TRUE(Make(spec).ok());
+}
+
+TEST_F(FakeGpuTest, Fp8GivesTheBitsOfTheCpuAndIsRefusedWhereTheGpuHasNone) {
+  v1::JobSpec spec = SmallFp8Llama();
+  spec.mutable_training()->set_compute_threads(1);
+  const std::string expected = Bits(spec);
+  UseGpu({.seed = 77});
+  EXPECT_EQ(Bits(spec), expected);
+  EXPECT_EQ(cuda_->Complaints(true), "");
+  for (const auto& [major, minor] : {std::pair(8, 6), {8, 0}}) {
+    UseGpu({.major = major, .minor = minor});
+    const absl::Status status = Make(spec).status();
+    EXPECT_EQ(CauseOf(status), v1::USER_ERROR) << status;
+    EXPECT_THAT(status.message(), HasSubstr("training.precision: fp8"));
+    EXPECT_THAT(status.message(), HasSubstr("need 8.9 or newer: use training.precision: bf16"));
+  }
+  UseGpu({.major = 8, .minor = 9});
   EXPECT_TRUE(Make(spec).ok());
 }
 
