@@ -212,7 +212,7 @@ TEST(ModelLayout, DropoutNeedsNoMemory) {
 
 TEST(ModelLayout, Fp8NeedsSizesOf16AndRoomForCodes) {
   const auto bf16 = BuildModelLayout(Gpt2(), DType::kBF16, 4, 256);
-  const auto fp8 = BuildModelLayout(Gpt2(), DType::kBF16, 4, 256, /*fp8=*/true);
+  const auto fp8 = BuildModelLayout(Gpt2(), DType::kBF16, 4, 256, GemmLibrary::kCpu, /*fp8=*/true);
   ASSERT_TRUE(bf16.ok() && fp8.ok()) << fp8.status();
   EXPECT_FALSE(bf16->fp8);
   EXPECT_TRUE(fp8->fp8);
@@ -222,7 +222,7 @@ TEST(ModelLayout, Fp8NeedsSizesOf16AndRoomForCodes) {
   // The head stays in bf16.
   EXPECT_EQ(fp8->blocks.back().backward_workspace_bytes, bf16->blocks.back().backward_workspace_bytes);
   const auto error = [](ModelConfig config, DType dtype, int64_t seq) {
-    return std::string(BuildModelLayout(config, dtype, 1, seq, true).status().message());
+    return std::string(BuildModelLayout(config, dtype, 1, seq, GemmLibrary::kCpu, true).status().message());
   };
   EXPECT_EQ(error(Gpt2(), DType::kF16, 16), "precision: fp8 is for a model in bf16, not in f16");
   EXPECT_EQ(

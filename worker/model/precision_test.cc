@@ -76,7 +76,7 @@ TEST_P(Precision, GradientsAreAsCloseToTheTruthAsThePlainEvaluation) {
     if (ragged && fp8) continue;  // its sizes are multiples of 16
     const ModelConfig config = Config(architecture, ragged);
     const int64_t batch_size = 3, seq = ragged ? 37 : 48;
-    const auto layout = BuildModelLayout(config, dtype, batch_size, seq, fp8);
+    const auto layout = BuildModelLayout(config, dtype, batch_size, seq, GemmLibrary::kCpu, fp8);
     const auto exact_layout = BuildModelLayout(config, DType::kF64, batch_size, seq);
     ASSERT_TRUE(layout.ok() && exact_layout.ok());
     const CounterRandom random(kSeed, 99);
