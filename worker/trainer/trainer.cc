@@ -201,7 +201,9 @@ absl::Status Trainer::TrainAndSave(v1::TrainerDone& done) {
     want = want_;
   }
   const bool finished = counters_.iterations == task_.spec().training().steps();
-  if (finished) STRATA_RETURN_IF_ERROR(Evaluate());
+  // An attempt that had nothing left to train has not evaluated.
+  if (finished && !result_.has_eval_loss() && EvaluatesAfter(counters_.iterations))
+    STRATA_RETURN_IF_ERROR(Evaluate().status());
   // Stopped before the end without a wish for a checkpoint: what is committed already is all there is.
   if (finished || want == v1::DesiredTask::CHECKPOINT_AND_STOP) {
     if (last_checkpoint_ != counters_.iterations) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
@@ -365,23 +367,33 @@ absl::Status Trainer::TrainToEnd() {
   SendPhase("STEPPING");
   while (counters_.iterations < spec.training().steps() && !StopWanted()) {
     STRATA_RETURN_IF_ERROR(engine_->train().Run(*this, StepsToNextEvent(), counters_));
-    STRATA_RETURN_IF_ERROR(given_up_);
-    if (held_.has_value()) {
-      STRATA_ASSIGN_OR_RETURN(const std::string hash, engine_->StateHash(counters_.iterations));
-      SendStep(*held_, hash);
-      held_.reset();
+    std::string hash;
+    if (spec.training().report_state_hash() && held_.has_value()) {
+      STRATA_ASSIGN_OR_RETURN(hash, engine_->StateHash(counters_.iterations));
     }
-    const auto due = [&](int64_t every) { return every > 0 && counters_.iterations % every == 0; };
-    if (due(spec.checkpoint().every_steps())) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
-    if (due(spec.training().eval_every_steps()) && counters_.iterations < spec.training().steps()) {
-      STRATA_RETURN_IF_ERROR(Evaluate());
+    absl::Status status = given_up_;
+    std::optional<double> eval_loss;
+    if (status.ok() && EvaluatesAfter(counters_.iterations)) {
+      const absl::StatusOr<double> evaluated = Evaluate();
+      if (evaluated.ok()) eval_loss = *evaluated;
+      status = evaluated.status();
     }
+    // Before a checkpoint, which covers only steps that are told; a step has one row, which is never amended.
+    if (held_.has_value()) SendStep(*std::exchange(held_, std::nullopt), hash, eval_loss);
+    STRATA_RETURN_IF_ERROR(status);
+    const int64_t every = spec.checkpoint().every_steps();
+    if (every > 0 && counters_.iterations % every == 0) STRATA_RETURN_IF_ERROR(WriteCheckpoint());
   }
   return absl::OkStatus();
 }
 
-absl::Status Trainer::Evaluate() {
-  if (data_->eval().size() == 0) return absl::OkStatus();
+bool Trainer::EvaluatesAfter(int64_t step) const {
+  const int64_t every = task_.spec().training().eval_every_steps();
+  return data_->eval().size() > 0 &&
+         (step == task_.spec().training().steps() || (every > 0 && step % every == 0));
+}
+
+absl::StatusOr<double> Trainer::Evaluate() {
   STRATA_ASSIGN_OR_RETURN(const EvalWindows windows,
                           EvalWindows::Create(data_->eval(), task_.spec().data().seq_len()));
   EvalSource source(windows, engine_->layout().micro_batch, engine_->layout().seq);
@@ -390,18 +402,9 @@ absl::Status Trainer::Evaluate() {
                          at.iterations);
   result_.set_eval_loss(source.loss());
   result_.set_eval_perplexity(std::exp(source.loss()));
-  v1::TrainerMessage message;
-  v1::MetricRow& row = *message.mutable_metrics();
-  row.set_job_uid(task_.job_uid());
-  row.set_attempt(task_.attempt());
-  row.set_rank(task_.rank());
-  row.set_step(counters_.iterations);
-  (*row.mutable_values())["eval_loss"] = source.loss();
-  (*row.mutable_values())["eval_perplexity"] = std::exp(source.loss());
-  (void)Send(message);
   spdlog::info("trainer: step {}: eval loss {:.4f}, perplexity {:.3f}", counters_.iterations, source.loss(),
                std::exp(source.loss()));
-  return absl::OkStatus();
+  return source.loss();
 }
 
 absl::Status Trainer::WriteCheckpoint() {
@@ -531,15 +534,16 @@ bool Trainer::OnStep(const StepResult& result) {
                       NumericAdvice(result.loss_scale))),
                   v1::NUMERIC);
   }
-  if (task_.spec().training().report_state_hash()) {
+  if (task_.spec().training().report_state_hash() || EvaluatesAfter(result.step + 1)) {
     held_ = result;
   } else {
-    SendStep(result, "");
+    SendStep(result, "", std::nullopt);
   }
   return !StopWanted() && given_up_.ok();
 }
 
-void Trainer::SendStep(const StepResult& result, const std::string& state_hash) {
+void Trainer::SendStep(const StepResult& result, const std::string& state_hash,
+                       std::optional<double> eval_loss) {
   const StepPlan& plan = engine_->train().plan();
   v1::TrainerMessage message;
   v1::MetricRow& row = *message.mutable_metrics();
@@ -562,6 +566,10 @@ void Trainer::SendStep(const StepResult& result, const std::string& state_hash) 
                    [&](const std::string& name, double value) { values[name] = value; });
   if (const auto written = values.find("nvme_lifetime_written_bytes"); written != values.end())
     written->second += static_cast<double>(task_.nvme_written_bytes());
+  if (eval_loss.has_value()) {
+    values["eval_loss"] = *eval_loss;
+    values["eval_perplexity"] = std::exp(*eval_loss);
+  }
   auto& texts = *row.mutable_texts();
   texts["loss_bits"] = absl::StrFormat("%08x", std::bit_cast<uint32_t>(result.loss));
   if (!state_hash.empty()) texts["state_hash"] = state_hash;

@@ -48,7 +48,8 @@ class Trainer : private StepSource {
   absl::Status LoadStates();
   absl::Status Resume();
   absl::Status TrainToEnd();
-  absl::Status Evaluate();
+  bool EvaluatesAfter(int64_t step) const;  // step: how many are made
+  absl::StatusOr<double> Evaluate();        // the mean loss over data.eval
   void WriteTrace();
   absl::Status WriteCheckpoint();
   absl::Status FinishCheckpoint();
@@ -63,7 +64,7 @@ class Trainer : private StepSource {
   // Adds what every message carries.
   absl::Status Send(v1::TrainerMessage& message);
   void SendPhase(const std::string& phase);
-  void SendStep(const StepResult& result, const std::string& state_hash);
+  void SendStep(const StepResult& result, const std::string& state_hash, std::optional<double> eval_loss);
 
   // StepSource
   absl::Status FillBatch(int64_t step, int64_t micro_batch, std::span<int32_t> tokens,
@@ -89,7 +90,7 @@ class Trainer : private StepSource {
   int64_t last_checkpoint_ =
       -1;  // iterations of the newest written one; -1: none by this attempt or its resume
   float last_loss_ = 0;
-  std::optional<StepResult> held_;  // with report_state_hash: the step whose row waits for its hash
+  std::optional<StepResult> held_;  // the step whose row waits for its state hash or evaluation
   v1::RunResult result_;
   FileOps* files_ = nullptr;
 

@@ -101,7 +101,6 @@ class TrainerTest : public ::testing::Test {
 TEST_F(TrainerTest, TrainsToTheEndAndTellsWhatEachStepCost) {
   int64_t rows = 0;
   const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
-    if (!row.values().contains("loss")) return;  // of an evaluation
     ++rows;
     for (const char* name :
          {"step_ms", "tokens_per_s", "busy_ms.compute", "exposed_io_ms", "overlap_efficiency",
@@ -140,6 +139,31 @@ TEST_F(TrainerTest, AnEvalTextThatShrinksIsInvalidData) {
   task_.mutable_spec()->mutable_data()->add_eval(eval);
   const v1::TrainerDone done = Run([&](const v1::MetricRow&) { fs::resize_file(eval, 10); });
   EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
+}
+
+// The coordinator keeps one row of a step of an attempt.
+TEST_F(TrainerTest, AnEvaluationIsInTheRowOfItsStep) {
+  const std::string eval = folder_ + "/eval.txt";
+  fs::copy_file(text_, eval);
+  task_.mutable_spec()->mutable_data()->add_eval(eval);
+  v1::TrainingSpec& training = *task_.mutable_spec()->mutable_training();
+  training.set_eval_every_steps(2);
+  const int64_t steps = training.steps();
+  for (const bool hash : {false, true}) {
+    training.set_report_state_hash(hash);
+    std::map<int64_t, bool> evaluated;
+    const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
+      EXPECT_TRUE(row.values().contains("loss")) << row.step();
+      EXPECT_EQ(row.values().contains("eval_perplexity"), row.values().contains("eval_loss"));
+      EXPECT_EQ(row.texts().contains("state_hash"), hash);
+      EXPECT_TRUE(evaluated.emplace(row.step(), row.values().contains("eval_loss")).second)
+          << "two rows of step " << row.step();
+    });
+    EXPECT_TRUE(done.finished() && done.result().has_eval_loss()) << done.DebugString();
+    ASSERT_EQ(evaluated.size(), steps);
+    for (const auto& [step, was] : evaluated) EXPECT_EQ(was, step % 2 == 0 || step == steps) << step;
+    fs::remove_all(folder_ + "/checkpoints/job");
+  }
 }
 
 TEST_F(TrainerTest, ATraceThatCannotBeWrittenDoesNotLoseTheRun) {
@@ -183,7 +207,6 @@ TEST_F(TrainerTest, AnFp16RunResumesToTheSameBits) {
   const auto rows = [&] {
     std::map<int64_t, std::string> all;
     const v1::TrainerDone done = Run([&](const v1::MetricRow& row) {
-      if (row.texts().count("state_hash") == 0) return;  // the evaluation's
       all[row.step()] = row.texts().at("state_hash") + " " + std::to_string(row.values().at("loss_scale")) +
                         " " + (row.values().at("skipped") == 1 ? "1" : "0");
     });
