@@ -66,8 +66,7 @@ absl::StatusOr<v1::RendezvousResponse> Coordinator::Rendezvous(const v1::Rendezv
     const JobPtr job = DurableRecord(latest);
     const int32_t attempt = job == nullptr ? 0 : job->attempt;
     // While a change that ends or begins an attempt is being written, neither side of it is told anything.
-    const bool settled =
-        attempt == latest->attempt && (job == nullptr || IsActive(*job) == IsActive(*latest));
+    const bool settled = job != nullptr && attempt == latest->attempt && IsActive(*job) == IsActive(*latest);
     if (request.attempt() < attempt || (settled && request.attempt() != attempt))
       return StaleAttempt(request, *latest);
     v1::RendezvousResponse response;
