@@ -9,7 +9,8 @@ namespace {
 TEST(EnumTextTest, DropsThePrefixThatTheZeroValueShows) {
   EXPECT_EQ(EnumText(*v1::Mode_descriptor()->FindValueByName("MODE_FORWARD_OVERLAP")), "forward-overlap");
   EXPECT_EQ(EnumText(*v1::DirectIo_descriptor()->FindValueByName("DIRECT_IO_OFF")), "off");
-  EXPECT_EQ(EnumTexts(*v1::Precision_descriptor()), (std::vector<std::string>{"fp32", "bf16", "fp16"}));
+  EXPECT_EQ(EnumTexts(*v1::Precision_descriptor()),
+            (std::vector<std::string>{"fp32", "bf16", "fp16", "fp8"}));
   EXPECT_EQ(EnumText(*v1::Feature_descriptor()->FindValueByName("FEATURE_IO_URING")), "io_uring");
 }
 
