@@ -57,31 +57,31 @@ TEST_F(MemoryLimitTest, WithoutControlGroupsItIsTheMachine) {
 }
 
 TEST_F(MemoryLimitTest, ASubgroupOfVersion2BindsAndItsPageCacheGivesWay) {
-  Write("/proc/self/cgroup", "0::/work/job\n");
-  Group2("/work", "max", 900 * kMiB);
-  Group2("/work/job", std::to_string(300 * kMiB), 250 * kMiB);
-  Write("/sys/fs/cgroup/work/job/memory.stat",
+  Write("/proc/self/cgroup", "0::/pods/job\n");
+  Group2("/pods", "max", 900 * kMiB);
+  Group2("/pods/job", std::to_string(300 * kMiB), 250 * kMiB);
+  Write("/sys/fs/cgroup/pods/job/memory.stat",
         "anon 1\nfile 99\ninactive_file 104857600\nactive_file 52428800\n");  // 100 and 50 MiB
   const MemoryLimits limits = Read();
   EXPECT_EQ(limits.total.bytes, 300 * kMiB);
-  EXPECT_EQ(limits.total.of, "memory.max of the control group /sys/fs/cgroup/work/job");
+  EXPECT_EQ(limits.total.of, "memory.max of the control group /sys/fs/cgroup/pods/job");
   EXPECT_EQ(limits.available.bytes, 200 * kMiB);
   EXPECT_EQ(limits.available.of,
-            "what is free below memory.max of the control group /sys/fs/cgroup/work/job");
+            "what is free below memory.max of the control group /sys/fs/cgroup/pods/job");
 }
 
 TEST_F(MemoryLimitTest, AGroupAboveThatIsTighterBinds) {
-  Write("/proc/self/cgroup", "0::/work/job\n");
-  Group2("/work", std::to_string(400 * kMiB), 390 * kMiB);
-  Group2("/work/job", std::to_string(600 * kMiB), 10 * kMiB);
+  Write("/proc/self/cgroup", "0::/pods/job\n");
+  Group2("/pods", std::to_string(400 * kMiB), 390 * kMiB);
+  Group2("/pods/job", std::to_string(600 * kMiB), 10 * kMiB);
   MemoryLimits limits = Read();
   EXPECT_EQ(limits.total.bytes, 400 * kMiB);
   EXPECT_EQ(limits.available.bytes, 10 * kMiB);
-  EXPECT_THAT(limits.available.of, HasSubstr("/sys/fs/cgroup/work"));
+  EXPECT_THAT(limits.available.of, HasSubstr("/sys/fs/cgroup/pods"));
   // Different groups may bind what there is and what is left of it.
-  Group2("/work/job", std::to_string(100 * kMiB), 10 * kMiB);
+  Group2("/pods/job", std::to_string(100 * kMiB), 10 * kMiB);
   limits = Read();
-  EXPECT_THAT(limits.total.of, HasSubstr("/sys/fs/cgroup/work/job"));
+  EXPECT_THAT(limits.total.of, HasSubstr("/sys/fs/cgroup/pods/job"));
   EXPECT_EQ(limits.available.bytes, 10 * kMiB);
 }
 
