@@ -124,9 +124,9 @@ void DoMatrix(WarpSlot& slot, int warp, bool store, Where where) {
     const SharedAddress row = Lane<MatrixArgs>(slot, lane).row;
     machine->current = warp * 32 + lane;  // each row's address is its lane's responsibility
     if (store) {
-      CheckedStoreShared(row, rows[lane], 16, where);
+      StoreShared(row, rows[lane], 16, where);
     } else {
-      CheckedLoadShared(row, rows[lane], 16, where);
+      LoadShared(row, rows[lane], 16, where);
     }
   }
   machine->current = last;
@@ -162,6 +162,7 @@ void RunCollective(Collective op, void* lane_args, Where where) {
     BlockCurrent(State::kCollective, where);
     return;
   }
+  machine->traffic.Meet(warp, machine->report->stats);
   switch (op) {
     case Collective::kShuffle:
       DoShuffle(slot);

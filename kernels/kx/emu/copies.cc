@@ -13,6 +13,8 @@ void CpAsync(SharedAddress to, const void* from, bool valid, Where where) {
   }
   if (valid && !AccessGlobal(from, 16, false, where)) return;
   if (!machine->shared.BeginAsyncWrite(to, 16, CurrentActor(), where)) return;
+  CountShared(to, 16, true, where);
+  if (valid) CountGlobal(from, 16, false, where);
   machine->self().open_copies.push_back({to, from, valid, where});
 }
 

@@ -13,9 +13,8 @@
 //   - deadlock: who waits where. Operations still in flight at exit. More shared memory or registers than
 //   given.
 // What it cannot see: timing, register pressure and spills (the ptxas gate), the last bits of the hardware's
-// approximations and accumulation order, order of instructions inside one thread, clusters, bank conflicts
-// of plain loads and stores (ldmatrix and stmatrix are counted), blocks that wait for each other, races
-// between launches (the device layer's verifier), proxy fences for global memory.
+// approximations and accumulation order, order of instructions inside one thread, clusters, blocks that wait
+// for each other, races between launches (the device layer's verifier), proxy fences for global memory.
 //
 // Threads: launches and registrations from any OS thread; one lock serializes them.
 #ifndef KERNELS_KX_EMU_EMU_H_
@@ -63,6 +62,8 @@ struct Options {
   bool global_races = true;
   // Any access of global memory outside the registered ranges is an error.
   bool only_registered = false;
+  // Bank conflicts of plain accesses and of cp.async, and sectors of global memory (emu/traffic.h).
+  bool traffic = false;
   size_t shared_bytes_max = 227 * 1024;
   int errors_max = 20;
 };
@@ -81,8 +82,15 @@ struct Stats {
   uint64_t shared_accesses = 0;
   uint64_t global_accesses = 0;
   uint64_t shared_bytes = 0;  // the most that any block carved
-  // The source lines whose ldmatrix or stmatrix hit banks twice, with the extra wavefronts.
+  // The source lines that hit banks twice, with the extra wavefronts: of ldmatrix and stmatrix, and with
+  // Options::traffic of all others.
   std::map<std::string, uint64_t> conflicts;
+  // With Options::traffic only.
+  uint64_t shared_passes = 0;        // 128 bytes or less each
+  uint64_t shared_wavefronts = 0;    // equals `shared_passes` when no bank is hit twice
+  uint64_t global_bytes = 0;         // that the lanes of an instruction ask for, each counted once
+  uint64_t global_sector_bytes = 0;  // of the sectors, 32 bytes each, in which these lie
+  std::map<std::string, uint64_t> unused_sector_bytes;  // by source line
 };
 
 struct Report {

@@ -208,12 +208,22 @@ bool AccessGlobal(const void* address, uint32_t bytes, bool write, Where where) 
   return Access(address, bytes, write ? Kind::kWrite : Kind::kRead, where);
 }
 
+void CountGlobal(const void* address, uint32_t bytes, bool write, Where where) {
+  if (!machine->options->traffic) return;
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const Range* const range = Find(at);
+  machine->traffic.Record(Space::kGlobal, machine->current, range != nullptr ? at - range->begin : at, bytes,
+                          write, where);
+}
+
 void CheckedLoadGlobal(const void* address, void* value, uint32_t bytes, Where where) {
+  CountGlobal(address, bytes, false, where);
   memset(value, kPoison, bytes);
   if (Access(address, bytes, Kind::kRead, where)) memcpy(value, address, bytes);
 }
 
 void CheckedStoreGlobal(void* address, const void* value, uint32_t bytes, Where where) {
+  CountGlobal(address, bytes, true, where);
   if (Access(address, bytes, Kind::kWrite, where)) memcpy(address, value, bytes);
 }
 

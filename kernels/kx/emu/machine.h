@@ -21,6 +21,7 @@
 #include "kernels/kx/emu/fiber.h"
 #include "kernels/kx/emu/primitives.h"
 #include "kernels/kx/emu/tensor_map.h"
+#include "kernels/kx/emu/traffic.h"
 #include "kernels/kx/kx_hopper.h"
 
 namespace strata::kx::emu {
@@ -234,6 +235,7 @@ struct Machine {
   Fiber scheduler;
   size_t shared_limit = 0;
   SharedMemory shared;
+  Traffic traffic;
   std::map<SharedAddress, Mbarrier> mbarriers;
   std::deque<TmaLoad> loads;
   Clock tma_clock = 0;
@@ -275,8 +277,19 @@ void CompleteOneLoad();
 void DrainAtExit(Thread& thread);
 void CheckRegisters();
 
+// shared.cc. One lane's part of an instruction that is counted by itself (ldmatrix, stmatrix).
+void LoadShared(SharedAddress address, void* value, uint32_t bytes, Where where);
+void StoreShared(SharedAddress address, const void* value, uint32_t bytes, Where where);
+// Counts a lane's part of a plain instruction, or of a cp.async; Options::traffic.
+inline void CountShared(SharedAddress address, uint32_t bytes, bool write, Where where) {
+  if (!machine->options->traffic) return;
+  machine->traffic.Record(Space::kShared, machine->current, address, bytes, write, where);
+}
+
 // global.cc
 bool AccessGlobal(const void* address, uint32_t bytes, bool write, Where where);
+// As CountShared.
+void CountGlobal(const void* address, uint32_t bytes, bool write, Where where);
 inline constexpr unsigned char kPoison = 0xff;
 
 // numeric.cc

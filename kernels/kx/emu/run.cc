@@ -40,6 +40,7 @@ bool StartBlock(Machine& m, Dim3 grid, Dim3 block, Dim3 at, void (*entry)()) {
   m.current = 0;
   m.alive = static_cast<int>(count);
   m.shared = SharedMemory();
+  m.traffic.Start(static_cast<int>(count / 32));
   m.mbarriers.clear();
   m.loads.clear();
   m.tma_clock = 0;
@@ -92,6 +93,11 @@ void Add(Report& total, const Report& report, int errors_max) {
   sum.global_accesses += stats.global_accesses;
   sum.shared_bytes = std::max(sum.shared_bytes, stats.shared_bytes);
   for (const auto& [place, wavefronts] : stats.conflicts) sum.conflicts[place] += wavefronts;
+  sum.shared_passes += stats.shared_passes;
+  sum.shared_wavefronts += stats.shared_wavefronts;
+  sum.global_bytes += stats.global_bytes;
+  sum.global_sector_bytes += stats.global_sector_bytes;
+  for (const auto& [place, bytes] : stats.unused_sector_bytes) sum.unused_sector_bytes[place] += bytes;
 }
 
 }  // namespace
@@ -155,6 +161,7 @@ Report RunLaunch(Dim3 grid, Dim3 block, size_t shared_bytes, const std::function
       }
       RunBlock();
       CheckRegisters();
+      m.traffic.MeetAll(report.stats);
       ++report.stats.blocks;
       report.stats.shared_bytes = std::max<uint64_t>(report.stats.shared_bytes, m.shared.carved());
       if (m.alive > 0) break;  // deadlocked: the rest would say the same

@@ -168,6 +168,8 @@ void Barrier(int id, int threads, bool wait, Where where) {
   const auto clocks = std::make_shared<const VectorClock>(std::move(barrier.clocks));
   std::vector<int> waiting = std::move(barrier.waiting);
   for (const int thread : waiting) {
+    // Lanes that only arrived have gone on, so their warp does not meet here.
+    if (thread % 32 == 0) machine->traffic.Meet(thread / 32, machine->report->stats);
     machine->threads[thread].knows = clocks;
     machine->threads[thread].foreign = Merged(machine->threads[thread].foreign, barrier.foreign);
   }

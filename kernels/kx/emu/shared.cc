@@ -239,17 +239,27 @@ void SharedMemory::EndAsyncWrite(SharedAddress a, uint32_t bytes, uint16_t actor
   });
 }
 
-void CheckedLoadShared(SharedAddress address, void* value, uint32_t bytes, Where where) {
+void LoadShared(SharedAddress address, void* value, uint32_t bytes, Where where) {
   memset(value, kPoison, bytes);
   if (machine->shared.Access(address, bytes, false, CurrentActor(), where)) {
     memcpy(value, machine->shared.Raw(address), bytes);
   }
 }
 
-void CheckedStoreShared(SharedAddress address, const void* value, uint32_t bytes, Where where) {
+void StoreShared(SharedAddress address, const void* value, uint32_t bytes, Where where) {
   if (machine->shared.Access(address, bytes, true, CurrentActor(), where)) {
     memcpy(machine->shared.Raw(address), value, bytes);
   }
+}
+
+void CheckedLoadShared(SharedAddress address, void* value, uint32_t bytes, Where where) {
+  CountShared(address, bytes, false, where);
+  LoadShared(address, value, bytes, where);
+}
+
+void CheckedStoreShared(SharedAddress address, const void* value, uint32_t bytes, Where where) {
+  CountShared(address, bytes, true, where);
+  StoreShared(address, value, bytes, where);
 }
 
 void CheckIndex(int64_t index, int64_t count, int64_t limit, Where where) {
