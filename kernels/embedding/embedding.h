@@ -32,6 +32,8 @@ struct EmbeddingForwardBody {
   }
 };
 
+// The gradient is float: its lanes write 16 bytes of it side by side.
+inline constexpr int kGradientWidth = kWide<float>;
 inline constexpr int kEmbeddingThreads = 128;
 inline constexpr int kTokensPerBlock = 64;
 // The lists of TokenGradient, each aligned to 128 bytes.
@@ -49,7 +51,7 @@ struct TokenGradientParams {
 // Grid: x over ranges of kTokensPerBlock tokens, y over kEmbeddingThreads * W columns.
 template <class T, bool kVector>
 KX_KERNEL KX_LAUNCH_BOUNDS(kEmbeddingThreads) void TokenGradient(const TokenGradientParams<T> p) {
-  constexpr int W = kVector ? kWide<T> : 1, kWarps = kEmbeddingThreads / 32;
+  constexpr int W = kVector ? kGradientWidth : 1, kWarps = kEmbeddingThreads / 32;
   Smem smem;
   // Of the rows that were looked at: those of this block's tokens, in row order, and how many each warp has.
   const auto found_row = smem.Alloc<int64_t>(kEmbeddingThreads);
@@ -101,7 +103,7 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kEmbeddingThreads) void TokenGradient(const TokenGrad
 // [seq_max, width].
 template <class T>
 struct PositionGradientBody {
-  static constexpr int kWidth = kWide<T>;
+  static constexpr int kWidth = kGradientWidth;
   Gmem<const T> dout;
   Gmem<float> dwpe;
   int64_t rows, seq, width;

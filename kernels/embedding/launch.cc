@@ -20,11 +20,12 @@ LaunchStatus EmbeddingBackward(kx::Stream stream, DType dtype, int64_t rows, int
                                int64_t seq_max) {
   return WithElementType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    const bool vector = Aligned({dout, dwte, dwpe}) && width % kWide<T> == 0;
+    const bool vector =
+        Aligned({dwte, dwpe}) && Aligned({dout}, kGradientWidth * sizeof(T)) && width % kGradientWidth == 0;
     const TokenGradientParams<T> p = {
         tokens, static_cast<const T*>(dout), static_cast<float*>(dwte), rows, vocab, width};
     const LaunchConfig config = {
-        {Blocks(vocab, kTokensPerBlock), Blocks(width, kEmbeddingThreads * (vector ? kWide<T> : 1))},
+        {Blocks(vocab, kTokensPerBlock), Blocks(width, kEmbeddingThreads * (vector ? kGradientWidth : 1))},
         {kEmbeddingThreads},
         kTokenGradientSharedBytes,
         stream};

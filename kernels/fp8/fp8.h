@@ -70,13 +70,11 @@ KX_DEVICE int Fp8Exponent(uint32_t partials, Gmem<const uint32_t> largest, Gmem<
 }
 
 template <Fp8 kType>
-KX_DEVICE Vec<uint8_t, 8> EncodeEight(Gmem<const bf16> x, int64_t at, float power) {
+KX_DEVICE void EncodeEight(Gmem<const bf16> x, int64_t at, float power, uint8_t (&codes)[kFp8Wide]) {
   float v[kFp8Wide];
   LoadFloats<kFp8Wide>(x, at, v);
-  Vec<uint8_t, 8> codes;
   KX_UNROLL
   for (int k = 0; k < kFp8Wide; ++k) codes[k] = static_cast<uint8_t>(EncodeFp8(kType, v[k] * power));
-  return codes;
 }
 
 // out[row * columns + column] = code of x. Grid: x over kBlockThreads * kFp8Wide columns, y over rows.
@@ -92,14 +90,22 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void Fp8CodesKernel(const Fp8Matrix m,
   if (i >= m.columns) return;
   KX_NO_UNROLL
   for (int64_t row = BlockIdx().y; row < m.rows; row += GridDim().y) {
-    out.StoreVec(row * m.columns + i, EncodeEight<kType>(m.x, row * m.ld + i, power));
+    Vec<uint8_t, kFp8Wide> codes;
+    EncodeEight<kType>(m.x, row * m.ld + i, power, codes.v);
+    out.StoreVec(row * m.columns + i, codes);
   }
 }
 
-// A tile of the matrix is kFp8Tile rows and columns; transposed, a row of it takes kFp8Pitch bytes of shared
-// memory.
-inline constexpr int kFp8Tile = 64;
-inline constexpr int kFp8Pitch = kFp8Tile + 16;
+// A tile of the matrix; transposed in shared memory, a column of it is a row of kFp8TileRows bytes. A thread
+// reads a square of kFp8Square rows and kFp8Wide columns and stores words of kFp8Square rows; the eight
+// squares beside each other in a warp meet different banks because every kFp8Wide columns are followed by 16
+// bytes of nothing.
+inline constexpr int kFp8TileRows = 128, kFp8TileColumns = 64, kFp8Square = 4;
+KX_DEVICE constexpr int Fp8TileAt(int column, int row) {
+  return column * kFp8TileRows + column / kFp8Wide * 16 + row;
+}
+inline constexpr int kFp8TileBytes = kFp8TileColumns * kFp8TileRows + kFp8TileColumns / kFp8Wide * 16;
+static_assert(kFp8TileRows / kFp8Square * (kFp8TileColumns / kFp8Wide) == kBlockThreads);
 
 // out[column * rows + row] = code of x. Grid: x over tiles of columns, y over tiles of rows.
 template <Fp8 kType>
@@ -107,31 +113,42 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void Fp8TransposedKernel(const Fp8Matr
                                                                    const Gmem<const uint32_t> largest,
                                                                    const Gmem<float> scale,
                                                                    const Gmem<uint8_t> out) {
+  constexpr int kAcross = kFp8TileColumns / kFp8Wide, kPieces = kFp8TileRows / 16;
   Smem smem;
   const auto partial = smem.Alloc<uint32_t, 4>(kBlockThreads / 32);
-  const auto tile = smem.Alloc<uint8_t, 16>(kFp8Tile * kFp8Pitch);
+  const auto tile = smem.Alloc<uint8_t, 16>(kFp8TileBytes);
   const float power = PowerOfTwo(Fp8Exponent<kType>(m.partials, largest, scale, partial));
-  const int64_t first_column = static_cast<int64_t>(BlockIdx().x) * kFp8Tile;
+  const int64_t first_column = static_cast<int64_t>(BlockIdx().x) * kFp8TileColumns;
   const int thread = static_cast<int>(ThreadIdx().x);
+  const int square_row = thread / kAcross * kFp8Square, square_column = thread % kAcross * kFp8Wide;
   KX_NO_UNROLL
-  for (int64_t first_row = static_cast<int64_t>(BlockIdx().y) * kFp8Tile; first_row < m.rows;
-       first_row += static_cast<int64_t>(GridDim().y) * kFp8Tile) {
-    KX_UNROLL
-    for (int part = 0; part < kFp8Tile * kFp8Tile / (kBlockThreads * kFp8Wide); ++part) {
-      const int piece = part * kBlockThreads + thread, row = piece / (kFp8Tile / kFp8Wide);
-      const int column = piece % (kFp8Tile / kFp8Wide) * kFp8Wide;
-      if (first_row + row >= m.rows || first_column + column >= m.columns) continue;
-      const Vec<uint8_t, 8> codes =
-          EncodeEight<kType>(m.x, (first_row + row) * m.ld + first_column + column, power);
+  for (int64_t first_row = static_cast<int64_t>(BlockIdx().y) * kFp8TileRows; first_row < m.rows;
+       first_row += static_cast<int64_t>(GridDim().y) * kFp8TileRows) {
+    // Rows and columns are multiples of 16: a square is whole or not there.
+    if (first_row + square_row < m.rows && first_column + square_column < m.columns) {
+      uint32_t words[kFp8Wide] = {};
       KX_UNROLL
-      for (int k = 0; k < kFp8Wide; ++k) tile.Store((column + k) * kFp8Pitch + row, codes[k]);
+      for (int r = 0; r < kFp8Square; ++r) {
+        uint8_t codes[kFp8Wide];
+        EncodeEight<kType>(m.x, (first_row + square_row + r) * m.ld + first_column + square_column, power,
+                           codes);
+        KX_UNROLL
+        for (int k = 0; k < kFp8Wide; ++k) words[k] |= static_cast<uint32_t>(codes[k]) << (8 * r);
+      }
+      KX_UNROLL
+      for (int k = 0; k < kFp8Wide; ++k) {
+        tile.template As<uint32_t>().Store(Fp8TileAt(square_column + k, square_row) / 4, words[k]);
+      }
     }
     KX_MUTANT("fused/fp8/tile_sync", Sync(), (void)0);
-    // 16 rows of one column per thread; rows and columns are multiples of 16.
-    const int column = thread / (kFp8Tile / 16), row = thread % (kFp8Tile / 16) * 16;
-    if (first_row + row < m.rows && first_column + column < m.columns) {
-      out.StoreVec((first_column + column) * m.rows + first_row + row,
-                   tile.template LoadVec<16>(column * kFp8Pitch + row));
+    // 16 rows of a column per thread.
+    KX_UNROLL
+    for (int part = 0; part < kFp8TileColumns * kPieces / kBlockThreads; ++part) {
+      const int piece = part * kBlockThreads + thread, column = piece / kPieces, row = piece % kPieces * 16;
+      if (first_row + row < m.rows && first_column + column < m.columns) {
+        out.StoreVec((first_column + column) * m.rows + first_row + row,
+                     tile.template LoadVec<16>(Fp8TileAt(column, row)));
+      }
     }
     Sync();  // before the tile is written again
   }

@@ -18,9 +18,9 @@ template <Fp8 kType>
 LaunchStatus Codes(kx::Stream stream, const Fp8Matrix& matrix, const Fp8QuantizeArgs& args) {
   if (args.transpose) {
     const LaunchConfig config = {
-        {Blocks(args.columns, kFp8Tile), std::min(Blocks(args.rows, kFp8Tile), kGridRows)},
+        {Blocks(args.columns, kFp8TileColumns), std::min(Blocks(args.rows, kFp8TileRows), kGridRows)},
         {kBlockThreads},
-        kLargestShared + kFp8Tile * kFp8Pitch,
+        kLargestShared + kFp8TileBytes,
         stream};
     return Launch(config, Fp8TransposedKernel<kType>, matrix, args.scratch, args.scale, args.codes);
   }

@@ -21,8 +21,7 @@ LaunchStatus Rope(kx::Stream stream, DType dtype, const RopeArgs& args) {
       p.frequency[i] = std::pow(args.theta, -2.0 * i / static_cast<double>(args.head_dim));
     }
     const bool vector = Aligned({args.x}) && p.half % kWide<T> == 0 && args.ld % kWide<T> == 0;
-    const LaunchConfig config = {
-        {Blocks(args.rows, 1)}, {kRopeThreads}, 2 * kRopeHalfMax * sizeof(float), stream};
+    const LaunchConfig config = {{Blocks(args.rows, 1)}, {kRopeThreads}, kRopeSharedBytes, stream};
     return vector ? Launch(config, RopeKernel<T, true>, p) : Launch(config, RopeKernel<T, false>, p);
   });
 }

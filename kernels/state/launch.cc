@@ -32,7 +32,8 @@ LaunchStatus AdamW8(kx::Stream stream, const AdamWScalars& scalars, const AdamW8
                                static_cast<P*>(range.params),
                                range.n,
                                scalars};
-    const bool vector = Aligned({range.grad, range.master, range.params}) && Aligned({range.m, range.v}, 8);
+    const bool vector =
+        Aligned({range.grad, range.master, range.params}) && Aligned({range.m, range.v}, kAdamW8Each);
     const LaunchConfig config = {
         {Blocks(range.n, kBlockThreads / 32 * kAdamW8Warp)}, {kBlockThreads}, 0, stream};
     return vector ? Launch(config, AdamW8Kernel<P, true>, p) : Launch(config, AdamW8Kernel<P, false>, p);

@@ -70,7 +70,7 @@ struct AdamW8Params {
   AdamWScalars scalars;
 };
 
-inline constexpr int kAdamW8Each = 8;  // neighbouring elements of a lane
+inline constexpr int kAdamW8Each = 4;  // neighbouring elements of a lane
 inline constexpr int kAdamW8Lanes = kCode8Block / kAdamW8Each;
 inline constexpr int kAdamW8Warp = 32 * kAdamW8Each;  // elements
 
@@ -102,11 +102,11 @@ KX_KERNEL KX_LAUNCH_BOUNDS(kBlockThreads) void AdamW8Kernel(const AdamW8Params<P
   const bool any = block * kCode8Block < p.n;  // of the warp's last blocks there may be nothing
   const int count = p.n - first >= kEach ? kEach : p.n > first ? static_cast<int>(p.n - first) : 0;
   const bool whole = kVector && count == kEach;
-  Vec<uint8_t, 8> m_codes = {}, v_codes = {};
+  Vec<uint8_t, kEach> m_codes = {}, v_codes = {};
   float grad[kEach] = {}, master[kEach] = {}, m[kEach], v[kEach];
   if (whole) {
-    m_codes = p.m.template LoadVec<8>(first);
-    v_codes = p.v.template LoadVec<8>(first);
+    m_codes = p.m.template LoadVec<kEach>(first);
+    v_codes = p.v.template LoadVec<kEach>(first);
     LoadFloats<kEach>(p.grad, first, grad);
     LoadFloats<kEach>(p.master, first, master);
   } else {
