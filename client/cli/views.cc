@@ -336,7 +336,7 @@ std::string JobText(const v1::Job& job) {
   line("name", job.name());
   line("uid", job.uid());
   line("state", StateText(status));
-  line("why", WhyText(status));
+  line(status.state() == v1::Job::RUNNING ? "started" : "why", WhyText(status));
   line("step", StepText(status.progress()));
   if (status.progress().step() > 0) {
     line("loss", absl::StrFormat("%.4f", status.progress().loss()));

@@ -26,9 +26,12 @@ TEST_F(CoordinatorTest, AJobRunsFromSubmitToSuccess) {
   EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
   Sync("w1", 1, {Report(Get("a"), "LOADING")});
   EXPECT_EQ(StateOf("a"), v1::Job::STARTING);
-  Sync("w1", 1, {Report(Get("a"), "STEPPING", 10)});
+  v1::TaskReport stepping = Report(Get("a"), "STEPPING", 10);
+  stepping.set_started_from("from the checkpoint of step 8");
+  Sync("w1", 1, {stepping});
   const v1::Job running = Get("a");
   EXPECT_EQ(running.status().state(), v1::Job::RUNNING);
+  EXPECT_EQ(running.status().message(), "from the checkpoint of step 8");
   EXPECT_EQ(running.status().progress().step(), 10);
   EXPECT_EQ(running.status().progress().eta().seconds(), 9) << "90 steps of 32 tokens at 320 tokens/s";
   const v1::Worker worker = coordinator_->ListWorkers({})->workers(0);
@@ -49,6 +52,7 @@ TEST_F(CoordinatorTest, AJobRunsFromSubmitToSuccess) {
   }();
   ASSERT_EQ(events.events_size(), 4);
   EXPECT_EQ(events.events(0).to(), v1::Job::QUEUED);
+  EXPECT_EQ(events.events(2).message(), "from the checkpoint of step 8");
   EXPECT_EQ(events.events(3).to(), v1::Job::SUCCEEDED);
   EXPECT_TRUE(coordinator_->CheckInvariants().ok());
 }

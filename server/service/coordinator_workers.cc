@@ -274,7 +274,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
       EndAttempt(job, {job->attempt, failure, result}, actor);
     }
   } else if (job->state == JobState::kStarting && (phase == "STEPPING" || phase == "CHECKPOINTING")) {
-    (void)Transact(job->uid, actor, Started{job->attempt});
+    (void)Transact(job->uid, actor, Started{job->attempt, TruncateUtf8(report.started_from(), kMessageMax)});
   }
 }
 

@@ -56,7 +56,7 @@ absl::Status Step(Job& job, const Granted& granted, int64_t now) {
 absl::Status Step(Job& job, const Started& started, int64_t now) {
   if (absl::Status status = CheckHolds(job, started.attempt); !status.ok()) return status;
   if (job.state != JobState::kStarting) return Refuse(job, "it has started already");
-  Enter(job, JobState::kRunning, "ALL_RANKS_UP", "", now);
+  Enter(job, JobState::kRunning, "ALL_RANKS_UP", started.from, now);
   return absl::OkStatus();
 }
 

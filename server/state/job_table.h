@@ -38,6 +38,7 @@ struct Granted {
 };
 struct Started {
   int32_t attempt = 0;
+  std::string from;  // for people: from which checkpoint; "": from the first step
 };
 struct CancelRequested {
   std::string reason;

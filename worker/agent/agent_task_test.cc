@@ -28,6 +28,7 @@ TEST_F(AgentTest, RunsATaskToItsEndAndLeavesNothing) {
   EXPECT_EQ(report.loss(), 0.25);
   ASSERT_EQ(report.ladder_size(), 1);
   EXPECT_EQ(report.ladder(0).chosen(), "stub");
+  EXPECT_EQ(report.started_from(), "from the stub's checkpoint");
   // The end is reported only after the telemetry: all of it must be here now.
   EXPECT_EQ(coordinator_.Losses("job").size(), 20u);
   EXPECT_EQ(coordinator_.Log("job", "stdout").size(), std::string("begin job\n").size() + 200);

@@ -543,6 +543,7 @@ void Task::HandlePhase(const v1::TrainerPhase& phase) {
     MutexLock lock(mu_);
     report_.set_step(std::max(report_.step(), phase.step()));
     if (phase.ladder_size() > 0) *report_.mutable_ladder() = phase.ladder();
+    if (!phase.started_from().empty()) report_.set_started_from(phase.started_from());
     // STOPPED is the agent's word, given on proof.
     const bool stopping = sent_want_ > v1::DesiredTask::RUN;
     if (std::find(kPhases.begin(), kPhases.end(), phase.phase()) != kPhases.end() &&

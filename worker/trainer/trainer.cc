@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/crc32c.h"
 #include "common/fd.h"
@@ -174,6 +175,7 @@ void Trainer::SendPhase(const std::string& phase) {
   if (engine_ != nullptr) {
     for (const Rung& rung : engine_->ladder()) *message.mutable_phase()->add_ladder() = ToProto(rung);
   }
+  message.mutable_phase()->set_started_from(started_from_);
   // An agent that is gone is noticed, and acted upon, by Listen.
   (void)Send(message);
 }
@@ -331,6 +333,10 @@ absl::Status Trainer::Resume() {
   last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
   last_checkpoint_ = manifest.step;
   result_.set_checkpoint_path(opened.reader->path());
+  started_from_ = absl::StrCat("from the checkpoint of step ", manifest.step);
+  if (!opened.rejected.empty()) {
+    absl::StrAppend(&started_from_, "; newer ones cannot be used: ", absl::StrJoin(opened.rejected, "; "));
+  }
   spdlog::info("trainer: resumed from {} at step {}", opened.reader->path(), manifest.step);
   return absl::OkStatus();
 }

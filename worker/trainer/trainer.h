@@ -92,6 +92,7 @@ class Trainer : private StepSource {
   float last_loss_ = 0;
   std::optional<StepResult> held_;  // the step whose row waits for its state hash or evaluation
   v1::RunResult result_;
+  std::string started_from_;  // as in TaskReport
   FileOps* files_ = nullptr;
 
   Thread listener_;

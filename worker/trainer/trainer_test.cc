@@ -78,6 +78,7 @@ class TrainerTest : public ::testing::Test {
     EXPECT_TRUE(agent.Send(first).ok());
     v1::TrainerMessage message;
     while (agent.Receive(&message).ok() && !message.has_done()) {
+      if (message.has_phase()) started_from_ = message.phase().started_from();
       if (message.has_metrics() && on_row) on_row(message.metrics());
       if (!message.has_commit()) continue;
       commits_.push_back(message.commit());
@@ -95,6 +96,7 @@ class TrainerTest : public ::testing::Test {
   std::string folder_, text_;
   std::vector<v1::CommitCheckpointRequest> commits_;
   v1::TrainerTask task_;
+  std::string started_from_;  // as the last phase told it
   int exit_code_ = -1;
 };
 
@@ -191,6 +193,31 @@ TEST_F(TrainerTest, ADamagedModelFolderIsInvalidData) {
   EXPECT_FALSE(done.finished());
   EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
   EXPECT_NE(done.failure().message().find("model.safetensors"), std::string::npos);
+}
+
+// Whoever watches is told, or hours of work would be done again without a word.
+TEST_F(TrainerTest, AnAttemptTellsFromWhichCheckpointItStartedAndWhichOnesItCouldNotUse) {
+  task_.mutable_spec()->mutable_checkpoint()->set_every_steps(1);
+  task_.mutable_spec()->mutable_checkpoint()->set_keep_last(10);
+  EXPECT_TRUE(Run().finished());
+  EXPECT_EQ(started_from_, "");
+  ASSERT_GE(commits_.size(), 3u);
+  for (size_t i = 3; i-- > 0;) {
+    v1::Checkpoint& from = *task_.add_resume();
+    from.set_path(commits_[i].path());
+    from.set_digest(commits_[i].digest());
+  }
+  EXPECT_TRUE(Run().finished());
+  EXPECT_EQ(started_from_, "from the checkpoint of step 3");
+
+  const std::string newest = task_.resume(0).path(), second = task_.resume(1).path();
+  fs::resize_file(newest + "/m.safetensors", 100);
+  fs::remove(second + "/manifest.json");
+  EXPECT_TRUE(Run().finished());
+  EXPECT_EQ(started_from_.find("from the checkpoint of step 1; newer ones cannot be used: "), 0u)
+      << started_from_;
+  EXPECT_NE(started_from_.find(newest + " is not usable: DATA_LOSS"), std::string::npos) << started_from_;
+  EXPECT_NE(started_from_.find(second + " is not usable: NOT_FOUND"), std::string::npos) << started_from_;
 }
 
 // The scaler is part of the checkpoint: what is skipped, and when the scale grows, goes on as if nothing had

@@ -134,6 +134,7 @@ class Stub {
     message.mutable_phase()->set_phase(phase);
     message.mutable_phase()->set_step(step);
     message.mutable_phase()->add_ladder()->set_chosen("stub");
+    message.mutable_phase()->set_started_from("from the stub's checkpoint");
     for (int i = 0; i < task_.nvme_size(); ++i) message.add_nvme_written_bytes(1000 * (i + 1));
     (void)channel_.Send(message);
   }
