@@ -78,11 +78,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
   using Tile = Fa2BackwardKeysTile<kHeadDim>;
   constexpr int kD = Tile::kD, kN = Tile::kColumns;
   const Problem& problem = p.problem;
-  const int kv_head = static_cast<int>(kx::BlockIdx().y), group = problem.heads / problem.kv_heads;
-  const Sequence seq = SequenceOf(problem, static_cast<int>(kx::BlockIdx().z));
-  const int first =
-      static_cast<int>(kx::BlockIdx().x) * Tile::kRows;  // Of a causal job the longest come first.
-  if (first >= seq.k_count) return;
+  const KeyBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int kv_head = block.kv_head, members = block.members, first = block.first;
 
   kx::Smem smem;
   const auto k_tile = smem.template Alloc<T>(Tile::kRows * kD);
@@ -91,14 +90,14 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
   const auto dout_tiles = smem.template Alloc<T>(Tile::kStages * kN * kD);
   const auto stats = smem.template Alloc<float>(Tile::kStages * 2 * kN);  // log2(e) * lse, then delta
 
-  const int tile_begin = seq.QueryBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.QueryEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles queries = block.QueryTiles(problem);
+  const int tile_begin = queries.begin, tile_end = queries.end;
   const int thread = static_cast<int>(kx::ThreadIdx().x), lane = kx::LaneId(), row = kx::WarpId() * 16;
   const int head_dim = problem.head_dim;
   const float scale_log2 = problem.scale * kLog2e;
 
   const auto copy_queries = [&](int stage, int member, int n) {
-    const int head = kv_head * group + member;
+    const int head = kv_head * members + member;
     const auto q = p.q + (seq.q_begin * p.ldq + static_cast<int64_t>(head) * head_dim);
     const auto dout = p.dout + (seq.q_begin * p.lddo + static_cast<int64_t>(head) * head_dim);
     CopyTile<T, kD, kN, Tile::kThreads>(q_tiles.Slice(stage * kN * kD, kN * kD), q, p.ldq, n * kN,
@@ -113,7 +112,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
   const auto load_stat = [&](int member, int n) {
     const int i = n * kN + thread % kN;
     if (thread >= 2 * kN || i >= seq.q_count) return 0.f;
-    const int64_t at = seq.lse_at + (kv_head * group + member) * seq.lse_head + i;
+    const int64_t at = seq.lse_at + (kv_head * members + member) * seq.lse_head + i;
     return thread < kN ? p.lse.Load(at) * kLog2e : p.delta.Load(at);
   };
   const auto store_stat = [&](int stage, float stat) {
@@ -133,10 +132,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
     copy_queries(0, 0, n);
     store_stat(0, load_stat(0, n));
   } else {
-    member = group;  // Nobody sees these keys.
+    member = members;  // Nobody sees these keys.
   }
   KX_NO_UNROLL
-  while (member < group) {
+  while (member < members) {
     int next_member = member, next_n = n + 1;
     if (next_n == tile_end) {
       next_n = tile_begin;
@@ -145,7 +144,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
     KX_MUTANT("fa2_bwd/keys_no_wait", kx::CpAsyncWait<0>(), (void)0);
     KX_MUTANT("fa2_bwd/keys_no_sync", kx::Sync(), (void)0);  // This tile is there; the other buffer is free.
     float stat = 0.f;
-    if (next_member < group) {
+    if (next_member < members) {
       copy_queries(stage ^ 1, next_member, next_n);
       stat = load_stat(next_member, next_n);
     }
@@ -179,7 +178,7 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardKeysTile<kHeadDim>::kThreads)
       }
     }
     AddWeighted<T, kD>(dk, s, q_tile);
-    if (next_member < group) store_stat(KX_MUTANT("fa2_bwd/keys_stat_stage", stage ^ 1, stage), stat);
+    if (next_member < members) store_stat(KX_MUTANT("fa2_bwd/keys_stat_stage", stage ^ 1, stage), stat);
     stage ^= 1;
     member = next_member;
     n = next_n;
@@ -209,18 +208,18 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2BackwardQueriesTile<kHeadDim>::kThreads)
   using Tile = Fa2BackwardQueriesTile<kHeadDim>;
   constexpr int kD = Tile::kD, kN = Tile::kColumns;
   const Problem& problem = p.problem;
-  const int head = static_cast<int>(kx::BlockIdx().y), kv_head = head / (problem.heads / problem.kv_heads);
-  const Sequence seq = SequenceOf(problem, static_cast<int>(kx::BlockIdx().z));
-  const int first = static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows;
-  if (first >= seq.q_count) return;
+  const QueryBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int head = block.head, kv_head = block.kv_head, first = block.first;
 
   kx::Smem smem;
   const auto q_tile = smem.template Alloc<T>(Tile::kRows * kD);
   const auto dout_tile = smem.template Alloc<T>(Tile::kRows * kD);
   const auto k_tiles = smem.template Alloc<T>(Tile::kStages * kN * kD);
   const auto v_tiles = smem.template Alloc<T>(Tile::kStages * kN * kD);
-  const int tile_begin = seq.KeyBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles keys = block.KeyTiles(problem);
+  const int tile_begin = keys.begin, tile_end = keys.end;
   const int lane = kx::LaneId(), row = kx::WarpId() * 16, head_dim = problem.head_dim;
   const float scale_log2 = problem.scale * kLog2e;
 

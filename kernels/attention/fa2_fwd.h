@@ -60,11 +60,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2ForwardTile<kHeadDim>::kThreads) Fa2Forward(c
   using Tile = Fa2ForwardTile<kHeadDim>;
   constexpr int kD = Tile::kD, kN = Tile::kColumns, kM = Tile::kBlocks;
   const Problem& problem = p.problem;
-  const int head = static_cast<int>(kx::BlockIdx().y), kv_head = head / (problem.heads / problem.kv_heads);
-  const Sequence seq = SequenceOf(problem, static_cast<int>(kx::BlockIdx().z));
-  // The longest rows of a causal job first: the last blocks to run are short.
-  const int first = static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows;
-  if (first >= seq.q_count) return;
+  const QueryBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int head = block.head, kv_head = block.kv_head, first = block.first;
 
   kx::Smem smem;
   const auto q_tile = smem.template Alloc<T>(Tile::kRows * kD);
@@ -73,8 +72,8 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa2ForwardTile<kHeadDim>::kThreads) Fa2Forward(c
   const auto q = p.q + (seq.q_begin * p.ldq + static_cast<int64_t>(head) * problem.head_dim);
   const auto k = p.k + (seq.k_begin * p.ldk + static_cast<int64_t>(kv_head) * problem.head_dim);
   const auto v = p.v + (seq.k_begin * p.ldv + static_cast<int64_t>(kv_head) * problem.head_dim);
-  const int tile_begin = seq.KeyBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles keys = block.KeyTiles(problem);
+  const int tile_begin = keys.begin, tile_end = keys.end;
 
   const int lane = kx::LaneId(), row_in_block = kx::WarpId() * 16 * kM;
   const float scale_log2 = problem.scale * kLog2e;

@@ -12,6 +12,27 @@
 
 namespace strata::attention {
 
+// The block's own rows full, the producer's scratch, and full and empty per stage.
+template <int kStages>
+struct BackwardBarriers {
+  static constexpr int kCount = 2 + 2 * kStages;
+  kx::SharedAddress own_full, scratch, full, empty;
+
+  KX_DEVICE explicit BackwardBarriers(kx::SharedAddress first)
+      : own_full(first), scratch(first + 8), full(first + 16), empty(full + 8 * kStages) {}
+  // By one thread, before the block's first Sync. A stage is full after `fills` arrivals; of each consumer
+  // warp one lane releases it.
+  KX_DEVICE void Init(int fills, int consumer_warps) const {
+    kx::MbarInit(own_full, 1);
+    kx::MbarInit(scratch, 1);
+    for (int stage = 0; stage < kStages; ++stage) {
+      kx::MbarInit(full + 8 * stage, fills);
+      kx::MbarInit(empty + 8 * stage, consumer_warps);
+    }
+    kx::FenceMbarInit();
+  }
+};
+
 template <int kHeadDim>
 struct Fa3BackwardTile {
   static constexpr int kD = kHeadDim;
@@ -23,12 +44,11 @@ struct Fa3BackwardTile {
   using Own = Slabs<kRows, kD>;
   using Walked = Slabs<kColumns, kD>;
   static constexpr int kMatrixBytes = 2 * Own::kBytes + 2 * kStages * Walked::kBytes;
-  // Barriers: the block's own rows full; the producer's scratch; per stage full and empty.
-  static constexpr int kBarriers = 2 + 2 * kStages;
+  using Barriers = BackwardBarriers<kStages>;
   static constexpr int kStats =
       kStages * 2 * kColumns;  // floats: log2(e) * lse, then delta, of a stage's queries
-  static constexpr int kKeysSharedBytes = kMatrixBytes + 4 * kStats + 8 * kBarriers;
-  static constexpr int kQueriesSharedBytes = kMatrixBytes + 8 * kBarriers;
+  static constexpr int kKeysSharedBytes = kMatrixBytes + 4 * kStats + 8 * Barriers::kCount;
+  static constexpr int kQueriesSharedBytes = kMatrixBytes + 8 * Barriers::kCount;
 };
 
 // c = x y^T for the 64 rows of warpgroup `group`, in flight when it returns.
@@ -78,12 +98,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   using Walked = typename Tile::Walked;
   constexpr int kD = Tile::kD, kN = Tile::kColumns, kStages = Tile::kStages;
   const Problem& problem = p.problem;
-  const int kv_head = static_cast<int>(kx::BlockIdx().y), members = problem.heads / problem.kv_heads;
-  const int b = static_cast<int>(kx::BlockIdx().z);
-  const Sequence seq = SequenceOf(problem, b);
-  const int first =
-      static_cast<int>(kx::BlockIdx().x) * Tile::kRows;  // Of a causal job the longest come first.
-  if (first >= seq.k_count) return;
+  const KeyBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int kv_head = block.kv_head, members = block.members, first = block.first;
 
   kx::Smem smem;
   const kx::SharedAddress k_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
@@ -92,53 +110,46 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   const auto dout_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
   const kx::SharedAddress q_ring = q_tiles.Address(), dout_ring = dout_tiles.Address();
   const auto stats = smem.template Alloc<float>(Tile::kStats);
-  const kx::SharedAddress own_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress scratch = own_full + 8, full = scratch + 8, empty = full + 8 * kStages;
+  const typename Tile::Barriers bars(smem.template Alloc<uint64_t, 8>(Tile::Barriers::kCount).Address());
   const int thread = static_cast<int>(kx::ThreadIdx().x), lane = kx::LaneId();
-  if (thread == 0) {
-    kx::MbarInit(own_full, 1);
-    kx::MbarInit(scratch, 1);
-    for (int stage = 0; stage < kStages; ++stage) {
-      // The 32 lanes that bring the statistics, and once for each matrix.
-      kx::MbarInit(full + 8 * stage, 34);
-      kx::MbarInit(empty + 8 * stage, 4 * Tile::kConsumers);
-    }
-    kx::FenceMbarInit();
-  }
+  // The 32 lanes that bring the statistics, and once for each matrix.
+  if (thread == 0) bars.Init(34, 4 * Tile::kConsumers);
   kx::Sync();
-  const int tile_begin = seq.QueryBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.QueryEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles queries = block.QueryTiles(problem);
+  const int tile_begin = queries.begin, tile_end = queries.end;
   const int tiles = tile_begin < tile_end ? members * (tile_end - tile_begin) : 0;
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();
     if (thread < 32 && tiles > 0) {
-      const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
+      const TmaRows q_rows = QueryRows(problem, seq, block.batch),
+                    k_rows = KeyRows(problem, seq, block.batch);
       if (lane == 0) {
-        kx::MbarArriveExpectTx(own_full, 2 * Own::kBytes);
-        Own::Load(k_tile, k_map, own_full, k_rows.row + first, kv_head, k_rows.batch);
-        Own::Load(v_tile, v_map, own_full, k_rows.row + first, kv_head, k_rows.batch);
+        kx::MbarArriveExpectTx(bars.own_full, 2 * Own::kBytes);
+        Own::Load(k_tile, k_map, bars.own_full, k_rows.row + first, kv_head, k_rows.batch);
+        Own::Load(v_tile, v_map, bars.own_full, k_rows.row + first, kv_head, k_rows.batch);
       }
       RingPosition<kStages> at;
       const bool packed = !problem.cu_q.IsNull();
       int head = kv_head * members, n = tile_begin, scratch_parity = 0;
       KX_NO_UNROLL
       for (int tile = 0; tile < tiles; ++tile, at.Next()) {
-        KX_MUTANT("fa3_bwd/keys_no_wait_empty", kx::MbarWait(empty + 8 * at.stage, at.parity ^ 1), (void)0);
+        KX_MUTANT("fa3_bwd/keys_no_wait_empty", kx::MbarWait(bars.empty + 8 * at.stage, at.parity ^ 1),
+                  (void)0);
         const int at_row = q_rows.row + n * kN, rows = seq.q_count - n * kN;
         FillTile<Walked>(q_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), q_map,
-                         full + 8 * at.stage, scratch, scratch_parity, at_row, head, q_rows.batch, rows,
-                         packed);
+                         bars.full + 8 * at.stage, bars.scratch, scratch_parity, at_row, head, q_rows.batch,
+                         rows, packed);
         FillTile<Walked>(dout_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), dout_map,
-                         full + 8 * at.stage, scratch, scratch_parity, at_row, head, q_rows.batch, rows,
-                         packed);
+                         bars.full + 8 * at.stage, bars.scratch, scratch_parity, at_row, head, q_rows.batch,
+                         rows, packed);
         for (int i = lane; i < kN; i += 32) {
           const bool exists = n * kN + i < seq.q_count;
           const int64_t from = seq.lse_at + head * seq.lse_head + n * kN + i;
           stats.Store(at.stage * 2 * kN + i, exists ? p.lse.Load(from) * kLog2e : 0.f);
           stats.Store(at.stage * 2 * kN + kN + i, exists ? p.delta.Load(from) : 0.f);
         }
-        kx::MbarArrive(full + 8 * at.stage);
+        kx::MbarArrive(bars.full + 8 * at.stage);
         if (++n == tile_end) {
           n = tile_begin;
           ++head;
@@ -157,19 +168,19 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
       uint32_t weights[kN / 16][4], gradients[kN / 16][4];
       RingPosition<kStages> at;
       int n = tile_begin, stage_before = -1;
-      kx::MbarWait(own_full, 0);
+      kx::MbarWait(bars.own_full, 0);
       KX_NO_UNROLL
       for (int tile = 0; tile < tiles; ++tile) {
         const kx::SharedAddress q_tile = q_ring + at.stage * Walked::kBytes;
         const kx::SharedAddress dout_tile = dout_ring + at.stage * Walked::kBytes;
-        KX_MUTANT("fa3_bwd/keys_no_wait_full", kx::MbarWait(full + 8 * at.stage, at.parity), (void)0);
+        KX_MUTANT("fa3_bwd/keys_no_wait_full", kx::MbarWait(bars.full + 8 * at.stage, at.parity), (void)0);
         StartTimesRows<T, Tile>(s, k_tile, group, q_tile);
         StartTimesRows<T, Tile>(dp, v_tile, group, dout_tile);
         kx::WgmmaWait<1>(s);  // And with it everything of the tile before.
         const int done = KX_MUTANT("fa3_bwd/keys_released_too_early", stage_before, at.stage);
         // The other lanes have read the statistics of that tile: their reads come before the arrival.
         KX_MUTANT("fa3_bwd/keys_no_syncwarp", kx::Syncwarp(), (void)0);
-        if (lane == 0 && done >= 0) kx::MbarArrive(empty + 8 * done);
+        if (lane == 0 && done >= 0) kx::MbarArrive(bars.empty + 8 * done);
         const bool all = seq.AllVisible(problem, n * kN, kN, row, 16);
         KX_UNROLL
         for (int c = 0; c < kN / 8; ++c) {
@@ -221,11 +232,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   using Walked = typename Tile::Walked;
   constexpr int kD = Tile::kD, kN = Tile::kColumns, kStages = Tile::kStages;
   const Problem& problem = p.problem;
-  const int head = static_cast<int>(kx::BlockIdx().y), kv_head = head / (problem.heads / problem.kv_heads);
-  const int b = static_cast<int>(kx::BlockIdx().z);
-  const Sequence seq = SequenceOf(problem, b);
-  const int first = static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows;
-  if (first >= seq.q_count) return;
+  const QueryBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int head = block.head, kv_head = block.kv_head, first = block.first;
 
   kx::Smem smem;
   const kx::SharedAddress q_tile = smem.template Alloc<T, 1024>(Own::kElements).Address();
@@ -233,45 +243,37 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
   const auto k_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
   const auto v_tiles = smem.template Alloc<T, 1024>(kStages * Walked::kElements);
   const kx::SharedAddress k_ring = k_tiles.Address(), v_ring = v_tiles.Address();
-  const kx::SharedAddress own_full = smem.template Alloc<uint64_t, 8>(Tile::kBarriers).Address();
-  const kx::SharedAddress scratch = own_full + 8, full = scratch + 8, empty = full + 8 * kStages;
+  const typename Tile::Barriers bars(smem.template Alloc<uint64_t, 8>(Tile::Barriers::kCount).Address());
   const int thread = static_cast<int>(kx::ThreadIdx().x), lane = kx::LaneId();
-  if (thread == 0) {
-    kx::MbarInit(own_full, 1);
-    kx::MbarInit(scratch, 1);
-    for (int stage = 0; stage < kStages; ++stage) {
-      kx::MbarInit(full + 8 * stage, 2);  // K and V
-      kx::MbarInit(empty + 8 * stage, 4 * Tile::kConsumers);
-    }
-    kx::FenceMbarInit();
-  }
+  if (thread == 0) bars.Init(2, 4 * Tile::kConsumers);  // K and V
   kx::Sync();
-  const int tile_begin = seq.KeyBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles keys = block.KeyTiles(problem);
+  const int tile_begin = keys.begin, tile_end = keys.end;
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();
     if (thread < 32 && tile_begin < tile_end) {
-      const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
+      const TmaRows q_rows = QueryRows(problem, seq, block.batch),
+                    k_rows = KeyRows(problem, seq, block.batch);
       const bool packed = !problem.cu_q.IsNull();
       if (thread == 0) {
-        kx::MbarArriveExpectTx(own_full, 2 * Own::kBytes);
-        Own::Load(q_tile, q_map, own_full, q_rows.row + first, head, q_rows.batch);
-        Own::Load(dout_tile, dout_map, own_full, q_rows.row + first, head, q_rows.batch);
+        kx::MbarArriveExpectTx(bars.own_full, 2 * Own::kBytes);
+        Own::Load(q_tile, q_map, bars.own_full, q_rows.row + first, head, q_rows.batch);
+        Own::Load(dout_tile, dout_map, bars.own_full, q_rows.row + first, head, q_rows.batch);
       }
       RingPosition<kStages> at;
       int scratch_parity = 0;
       KX_NO_UNROLL
       for (int n = tile_begin; n < tile_end; ++n, at.Next()) {
         const int at_row = k_rows.row + n * kN, rows = seq.k_count - n * kN;
-        kx::MbarWait(empty + 8 * at.stage,
+        kx::MbarWait(bars.empty + 8 * at.stage,
                      KX_MUTANT("fa3_bwd/queries_parity_of_empty", at.parity ^ 1, at.parity));
         FillTile<Walked>(k_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), k_map,
-                         full + 8 * at.stage, scratch, scratch_parity, at_row, kv_head, k_rows.batch, rows,
-                         packed);
+                         bars.full + 8 * at.stage, bars.scratch, scratch_parity, at_row, kv_head,
+                         k_rows.batch, rows, packed);
         FillTile<Walked>(v_tiles.Slice(at.stage * Walked::kElements, Walked::kElements), v_map,
-                         full + 8 * at.stage, scratch, scratch_parity, at_row, kv_head, k_rows.batch, rows,
-                         packed);
+                         bars.full + 8 * at.stage, bars.scratch, scratch_parity, at_row, kv_head,
+                         k_rows.batch, rows, packed);
       }
     }
   } else {
@@ -292,14 +294,14 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3BackwardTile<kHeadDim>::kThreads, 1)
       uint32_t gradients[kN / 16][4];
       RingPosition<kStages> at;
       int stage_before = -1;
-      kx::MbarWait(own_full, 0);
+      kx::MbarWait(bars.own_full, 0);
       KX_NO_UNROLL
       for (int n = tile_begin; n < tile_end; ++n) {
-        KX_MUTANT("fa3_bwd/queries_no_wait_full", kx::MbarWait(full + 8 * at.stage, at.parity), (void)0);
+        KX_MUTANT("fa3_bwd/queries_no_wait_full", kx::MbarWait(bars.full + 8 * at.stage, at.parity), (void)0);
         StartTimesRows<T, Tile>(s, q_tile, group, k_ring + at.stage * Walked::kBytes);
         StartTimesRows<T, Tile>(dp, dout_tile, group, v_ring + at.stage * Walked::kBytes);
         kx::WgmmaWait<1>(s);  // And with it everything of the tile before.
-        if (lane == 0 && stage_before >= 0) kx::MbarArrive(empty + 8 * stage_before);
+        if (lane == 0 && stage_before >= 0) kx::MbarArrive(bars.empty + 8 * stage_before);
         const bool all = seq.AllVisible(problem, row, 16, n * kN, kN);
         KX_UNROLL
         for (int x = 0; x < kN / 2; ++x) {

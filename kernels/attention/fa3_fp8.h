@@ -144,11 +144,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3Fp8Tile<kHeadDim>::kThreads, 1)
   using V = typename Tile::V;
   constexpr int kD = Tile::kD, kN = Tile::kColumns, kStages = Tile::kStages;
   const Problem& problem = p.forward.problem;
-  const int head = static_cast<int>(kx::BlockIdx().y), kv_head = head / (problem.heads / problem.kv_heads);
-  const int b = static_cast<int>(kx::BlockIdx().z);
-  const Sequence seq = SequenceOf(problem, b);
-  const int first = static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows;
-  if (first >= seq.q_count) return;
+  const QueryBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int head = block.head, kv_head = block.kv_head, first = block.first;
 
   kx::Smem smem;
   const kx::SharedAddress q_tile = smem.template Alloc<kx::e4m3, 1024>(Q::kElements).Address();
@@ -159,11 +158,11 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3Fp8Tile<kHeadDim>::kThreads, 1)
   const int thread = static_cast<int>(kx::ThreadIdx().x);
   if (thread == 0) bars.Init(4 * Tile::kConsumers);
   KX_MUTANT("fa3_fp8/no_sync_after_init", kx::Sync(), (void)0);
-  const int tile_begin = seq.KeyBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles keys = block.KeyTiles(problem);
+  const int tile_begin = keys.begin, tile_end = keys.end;
   const bool packed = !problem.cu_q.IsNull();
-  const int64_t q_row = Fp8RowOf(packed, b, problem.seq_q, seq.q_begin) + first;
-  const int64_t k_row = Fp8RowOf(packed, b, problem.seq_k, seq.k_begin);
+  const int64_t q_row = Fp8RowOf(packed, block.batch, problem.seq_q, seq.q_begin) + first;
+  const int64_t k_row = Fp8RowOf(packed, block.batch, problem.seq_k, seq.k_begin);
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();

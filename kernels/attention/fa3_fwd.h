@@ -163,11 +163,10 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
   using KV = typename Tile::KV;
   constexpr int kD = Tile::kD, kN = Tile::kColumns, kStages = Tile::kStages;
   const Problem& problem = p.problem;
-  const int head = static_cast<int>(kx::BlockIdx().y), kv_head = head / (problem.heads / problem.kv_heads);
-  const int b = static_cast<int>(kx::BlockIdx().z);
-  const Sequence seq = SequenceOf(problem, b);
-  const int first = static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows;
-  if (first >= seq.q_count) return;
+  const QueryBlock<Tile> block(problem);
+  if (block.IsEmpty()) return;
+  const Sequence& seq = block.seq;
+  const int head = block.head, kv_head = block.kv_head, first = block.first;
 
   kx::Smem smem;
   const kx::SharedAddress q_tile = smem.template Alloc<T, 1024>(Q::kElements).Address();
@@ -179,13 +178,14 @@ KX_KERNEL void KX_LAUNCH_BOUNDS(Fa3ForwardTile<kHeadDim>::kThreads, 1)
   const int thread = static_cast<int>(kx::ThreadIdx().x);
   if (thread == 0) bars.Init(4 * Tile::kConsumers);
   KX_MUTANT("fa3_fwd/no_sync_after_init", kx::Sync(), (void)0);
-  const int tile_begin = seq.KeyBegin(problem, first) / kN;
-  const int tile_end = (Max(0, seq.KeyEnd(problem, first, Tile::kRows)) + kN - 1) / kN;
+  const Tiles keys = block.KeyTiles(problem);
+  const int tile_begin = keys.begin, tile_end = keys.end;
 
   if (thread < 128) {
     kx::SetMaxRegistersDec<Tile::kProducerRegisters>();
     if (thread < 32 && tile_begin < tile_end) {
-      const TmaRows q_rows = QueryRows(problem, seq, b), k_rows = KeyRows(problem, seq, b);
+      const TmaRows q_rows = QueryRows(problem, seq, block.batch),
+                    k_rows = KeyRows(problem, seq, block.batch);
       const bool packed = !problem.cu_q.IsNull();
       if (thread == 0) {
         kx::MbarArriveExpectTx(bars.q_full, Q::kBytes);

@@ -133,6 +133,56 @@ KX_DEVICE Sequence SequenceOf(const Problem& p, int b) {
   return s;
 }
 
+// The tiles of Tile::kColumns keys, or queries, that a block walks over: [begin, end), possibly with end
+// below begin.
+struct Tiles {
+  int begin, end;
+};
+
+// A block's own rows: queries [first, first + Tile::kRows) of one head.
+template <class Tile>
+struct QueryBlock {
+  int head, kv_head, batch;
+  Sequence seq;
+  int first;
+
+  // Of a causal job the longest rows come first: the last blocks to run are short.
+  KX_DEVICE explicit QueryBlock(const Problem& p)
+      : head(static_cast<int>(kx::BlockIdx().y)),
+        kv_head(head / (p.heads / p.kv_heads)),
+        batch(static_cast<int>(kx::BlockIdx().z)),
+        seq(SequenceOf(p, batch)),
+        first(static_cast<int>(kx::GridDim().x - 1 - kx::BlockIdx().x) * Tile::kRows) {}
+
+  KX_DEVICE bool IsEmpty() const { return first >= seq.q_count; }
+  KX_DEVICE Tiles KeyTiles(const Problem& p) const {
+    return {seq.KeyBegin(p, first) / Tile::kColumns,
+            (Max(0, seq.KeyEnd(p, first, Tile::kRows)) + Tile::kColumns - 1) / Tile::kColumns};
+  }
+};
+
+// The same of keys [first, first + Tile::kRows), which `members` heads share.
+template <class Tile>
+struct KeyBlock {
+  int kv_head, members, batch;
+  Sequence seq;
+  int first;
+
+  // Of a causal job the longest come first as they are.
+  KX_DEVICE explicit KeyBlock(const Problem& p)
+      : kv_head(static_cast<int>(kx::BlockIdx().y)),
+        members(p.heads / p.kv_heads),
+        batch(static_cast<int>(kx::BlockIdx().z)),
+        seq(SequenceOf(p, batch)),
+        first(static_cast<int>(kx::BlockIdx().x) * Tile::kRows) {}
+
+  KX_DEVICE bool IsEmpty() const { return first >= seq.k_count; }
+  KX_DEVICE Tiles QueryTiles(const Problem& p) const {
+    return {seq.QueryBegin(p, first) / Tile::kColumns,
+            (Max(0, seq.QueryEnd(p, first, Tile::kRows)) + Tile::kColumns - 1) / Tile::kColumns};
+  }
+};
+
 }  // namespace strata::attention
 
 #endif  // KERNELS_ATTENTION_PARAMS_H_

@@ -336,6 +336,10 @@ TEST_P(OpsConformanceTest, DropoutHasTheBitsOfItsDefinition) {
       Check(backend(), DropoutCase(draw, n, first, drop, in_place));
     }
   }
+  // The block's number grows into its second word, at each place of a vector.
+  for (int64_t before = 1; before < 300; before += 23) {
+    Check(backend(), DropoutCase(draw, 600, (int64_t{1} << 34) - before, 0.4, false));
+  }
 }
 
 TEST_P(OpsConformanceTest, DropoutOfPiecesIsThatOfTheWhole) {

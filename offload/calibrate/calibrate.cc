@@ -19,6 +19,7 @@
 #include "common/status.h"
 #include "common/thread.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/optimizer/code8.h"
 #include "kernels/optimizer/cpu_state_ops.h"
 #include "offload/arena/pinned_arena.h"
 #include "offload/calibrate/compute_probe.h"
@@ -39,6 +40,7 @@ absl::Status MeasureCpu(DType dtype, int threads, PinnedArena& arena, ComputeRat
   const std::unique_ptr<Ops> ops = MakeCpuOps(dtype, threads);
   ComputeBench bench;
   bench.ops = ops.get();
+  bench.fp8 = dtype == DType::kBF16;
   bench.memory = arena.span();
   bench.products = {{256, 256}, {1024, 512}, {768, 1024}};
   bench.attention = {{.batch = 2, .seq = 512, .heads = 8, .head_dim = 64}};
@@ -100,7 +102,15 @@ absl::Status MeasureStates(int threads, PinnedArena& arena, MachineProfile* prof
                             std::memcpy(step.v, step.m, 4 * n);
                             return absl::OkStatus();
                           }));
+  // All of the record is zero, and so are what m and v are as codes and scales.
+  auto* const codes = reinterpret_cast<uint8_t*>(step.m);
+  const Code8Moments moments = {
+      .m = codes, .v = codes + n, .m_scale = step.v, .v_scale = step.v + n / kCode8Block};
+  step.m = step.v = nullptr;
+  STRATA_ASSIGN_OR_RETURN(const double adamw8bit,
+                          QuartileCold(0.08, all, [&] { return math->AdamW8(nullptr, step, moments); }));
   profile->adamw_seconds_per_parameter = adamw / n;
+  profile->adamw8bit_seconds_per_parameter = adamw8bit / n;
   profile->accumulate_bytes_per_second = 12.0 * n / accumulate;
   profile->norm_bytes_per_second = 4.0 * n / norm;
   // The CPU device's memory is host memory: both directions are the same copy by one core.

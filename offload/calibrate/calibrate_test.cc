@@ -23,22 +23,31 @@ TEST(CalibrateTest, EverySpeedIsMeasuredAndNothingIsLeftBehind) {
   for (const auto& [name, rates] : {std::pair{"bf16", &profile->bf16}, std::pair{"f32", &profile->f32}}) {
     std::printf("%s\n", name);
     ASSERT_EQ(rates->forward_gemm.size(), rates->backward_gemm.size());
+    ASSERT_EQ(rates->forward_gemm.size(), rates->fp8_forward_gemm.size());
+    ASSERT_EQ(rates->forward_gemm.size(), rates->fp8_backward_gemm.size());
     for (size_t i = 0; i < rates->forward_gemm.size(); ++i) {
       measured("forward gemm", rates->forward_gemm[i].rate, 400e9);
       measured("backward gemm", rates->backward_gemm[i].rate, 400e9);
+      measured("fp8 forward gemm", rates->fp8_forward_gemm[i].rate, 400e9);
+      measured("fp8 backward gemm", rates->fp8_backward_gemm[i].rate, 400e9);
+      EXPECT_EQ(rates->fp8_forward_gemm[i].work, rates->forward_gemm[i].work);
       if (i == 0) continue;
       EXPECT_GT(rates->forward_gemm[i].work, rates->forward_gemm[i - 1].work);
     }
     measured("attention", rates->attention_flops, guess.f32.attention_flops);
     measured("attention backward", rates->attention_backward_flops, guess.f32.attention_backward_flops);
     measured("elementwise", rates->elementwise_bytes_per_second, guess.f32.elementwise_bytes_per_second);
+    measured("dropout", rates->dropout_elements_per_second, guess.f32.dropout_elements_per_second);
   }
+  EXPECT_NE(profile->bf16.fp8_forward_gemm, profile->bf16.forward_gemm);
+  EXPECT_EQ(profile->f32.fp8_forward_gemm, profile->f32.forward_gemm);
   measured("h2d", profile->h2d_bytes_per_second, guess.h2d_bytes_per_second);
   measured("nvme read", profile->nvme_read_bytes_per_second, guess.nvme_read_bytes_per_second);
   measured("nvme write", profile->nvme_write_bytes_per_second, guess.nvme_write_bytes_per_second);
   measured("nvme mixed", profile->nvme_mixed_bytes_per_second, guess.nvme_mixed_bytes_per_second);
   measured("nvme cores", profile->nvme_cores, guess.nvme_cores);
   measured("adamw", profile->adamw_seconds_per_parameter, guess.adamw_seconds_per_parameter);
+  measured("adamw8bit", profile->adamw8bit_seconds_per_parameter, guess.adamw8bit_seconds_per_parameter);
   measured("accumulate", profile->accumulate_bytes_per_second, guess.accumulate_bytes_per_second);
   measured("norm", profile->norm_bytes_per_second, guess.norm_bytes_per_second);
   measured("dram", profile->dram_bytes_per_second, guess.dram_bytes_per_second);

@@ -16,6 +16,7 @@ constexpr int kCalls = 6;
 constexpr double kProductsSlice = 0.06;
 constexpr double kAttentionSlice = 0.025;
 constexpr double kElementwiseSlice = 0.02;
+constexpr double kDropoutSlice = 0.01;
 
 double Now() { return static_cast<double>(Clock::Real().MonotonicNanos()) * 1e-9; }
 
@@ -25,11 +26,12 @@ absl::Status TooSmall() { return absl::InternalError("the memory of the measurem
 // that Llama and GPT-2 have, in the forms that forward and backward passes use.
 class BlockProducts {
  public:
-  BlockProducts(const ComputeBench& bench, ComputeBench::Products size)
+  BlockProducts(const ComputeBench& bench, ComputeBench::Products size, bool fp8)
       : ops_(*bench.ops),
         stream_(bench.stream),
         rows_(size.rows),
         hidden_(size.hidden),
+        fp8_(fp8),
         size_(SizeOf(bench.ops->compute_dtype())) {
     const DType dtype = ops_.compute_dtype();
     const int64_t rows = rows_, hidden = hidden_;
@@ -40,7 +42,8 @@ class BlockProducts {
     gradient_ = memory.Take(4 * hidden * hidden * 4);
     int64_t workspace = 0;
     const auto lend = [&](int64_t m, int64_t n, int64_t k) {
-      workspace = std::max(workspace, GemmWorkspaceBytes(bench.gemm_library, dtype, m, n, k));
+      workspace = std::max(workspace, fp8 ? Fp8GemmWorkspaceBytes(m, n, k)
+                                          : GemmWorkspaceBytes(bench.gemm_library, dtype, m, n, k));
     };
     for (const auto& [in, out] : Shapes()) {
       lend(rows, out, in);
@@ -64,8 +67,11 @@ class BlockProducts {
 
   absl::Status Backward() {
     for (const auto& [in, out] : Shapes()) {
-      STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, Args(rows_, in, out, y_, out, weight_, in, x_, in)));
-      GemmArgs gemm = Args(out, in, rows_, y_, out, x_, in, gradient_, in);
+      GemmArgs gemm = Args(rows_, in, out, y_, out, weight_, in, x_, in);
+      gemm.a_type = Fp8::kE5M2;
+      STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, gemm));
+      gemm = Args(out, in, rows_, y_, out, x_, in, gradient_, in);
+      gemm.a_type = Fp8::kE5M2;
       gemm.transpose_a = true;
       gemm.c_is_acc = true;
       STRATA_RETURN_IF_ERROR(ops_.Gemm(stream_, gemm));
@@ -90,33 +96,46 @@ class BlockProducts {
     gemm.c = c;
     gemm.ldc = ldc;
     gemm.workspace = workspace_;
+    gemm.fp8 = fp8_;
     return gemm;
   }
 
   Ops& ops_;
   Stream* const stream_;
-  const int64_t rows_, hidden_, size_;
+  const int64_t rows_, hidden_;
+  const bool fp8_;
+  const int64_t size_;
   void *x_, *y_, *weight_, *gradient_;
   Workspace workspace_;
 };
 
-absl::Status MeasureProducts(const ComputeBench& bench, ComputeRates* rates) {
-  rates->forward_gemm.clear();
-  rates->backward_gemm.clear();
+absl::Status MeasureProducts(const ComputeBench& bench, bool fp8, std::vector<RatePoint>* forward_gemm,
+                             std::vector<RatePoint>* backward_gemm) {
+  forward_gemm->clear();
+  backward_gemm->clear();
   double per_flop = 0;  // of the size before, both passes
   for (const ComputeBench::Products size : bench.products) {
-    BlockProducts products(bench, size);
+    BlockProducts products(bench, size, fp8);
     const double flops = products.forward_flops();
     if (!products.fits() || per_flop * flops > kProbeLongestSeconds) break;
     STRATA_ASSIGN_OR_RETURN(const ProbeSeconds forward,
                             BestSeconds(bench.time, kProductsSlice / 2, [&] { return products.Forward(); }));
     STRATA_ASSIGN_OR_RETURN(const ProbeSeconds backward,
                             BestSeconds(bench.time, kProductsSlice, [&] { return products.Backward(); }));
-    rates->forward_gemm.push_back({flops, flops / forward.device});
-    rates->backward_gemm.push_back({flops, 2 * flops / backward.device});
+    forward_gemm->push_back({flops, flops / forward.device});
+    backward_gemm->push_back({flops, 2 * flops / backward.device});
     per_flop = (forward.wall + backward.wall) / flops;
   }
-  return rates->forward_gemm.empty() ? TooSmall() : absl::OkStatus();
+  return forward_gemm->empty() ? TooSmall() : absl::OkStatus();
+}
+
+// Of sizes that were left out for fp8 alone, or all where it is not taken: slower or faster than without by
+// as much as the size before.
+void FillUp(const std::vector<RatePoint>& without, std::vector<RatePoint>* fp8) {
+  const double ratio = fp8->empty() ? 1 : fp8->back().rate / without[fp8->size() - 1].rate;
+  for (size_t i = fp8->size(); i < without.size(); ++i)
+    fp8->push_back({without[i].work, ratio * without[i].rate});
+  fp8->resize(without.size());
 }
 
 absl::Status MeasureAttention(const ComputeBench& bench, ComputeRates* rates) {
@@ -197,6 +216,11 @@ absl::Status MeasureElementwise(const ComputeBench& bench, ComputeRates* rates) 
           return ops.SwigluBackward(bench.stream, n, inner_width, gate, inner, gate);
         }));
     rates->elementwise_bytes_per_second = bytes / seconds.device;
+    const DropoutArgs dropout = {.n = elements, .drop = 0.1, .x = x, .out = y};
+    STRATA_ASSIGN_OR_RETURN(const ProbeSeconds drawn, BestSeconds(bench.time, kDropoutSlice, [&] {
+                              return ops.Dropout(bench.stream, dropout);
+                            }));
+    rates->dropout_elements_per_second = static_cast<double>(elements) / drawn.device;
     per_byte = seconds.wall / bytes;
   }
   return per_byte == 0 ? TooSmall() : absl::OkStatus();
@@ -227,7 +251,14 @@ absl::StatusOr<ProbeSeconds> BestSeconds(const ProbeTimer& time, double slice,
 }
 
 absl::Status MeasureCompute(const ComputeBench& bench, ComputeRates* rates) {
-  STRATA_RETURN_IF_ERROR(MeasureProducts(bench, rates));
+  STRATA_RETURN_IF_ERROR(MeasureProducts(bench, /*fp8=*/false, &rates->forward_gemm, &rates->backward_gemm));
+  rates->fp8_forward_gemm.clear();
+  rates->fp8_backward_gemm.clear();
+  if (bench.fp8)
+    STRATA_RETURN_IF_ERROR(
+        MeasureProducts(bench, /*fp8=*/true, &rates->fp8_forward_gemm, &rates->fp8_backward_gemm));
+  FillUp(rates->forward_gemm, &rates->fp8_forward_gemm);
+  FillUp(rates->backward_gemm, &rates->fp8_backward_gemm);
   STRATA_RETURN_IF_ERROR(MeasureAttention(bench, rates));
   return MeasureElementwise(bench, rates);
 }

@@ -55,6 +55,7 @@ struct ComputeBench {
   };
 
   Ops* ops = nullptr;
+  bool fp8 = false;  // its products take operands rounded to fp8
   Stream* stream = nullptr;
   GemmLibrary gemm_library = GemmLibrary::kCpu;
   std::span<std::byte> memory;  // of the device
@@ -67,8 +68,8 @@ struct ComputeBench {
   std::vector<Elementwise> elementwise;
 };
 
-// Fills in all of `rates`. kInternal: the memory is too small for the first sizes; other errors are the
-// kernels'.
+// Fills in all of `rates`; of what takes no fp8, products in fp8 are as fast as others. kInternal: the memory
+// is too small for the first sizes; other errors are the kernels'.
 absl::Status MeasureCompute(const ComputeBench& bench, ComputeRates* rates);
 
 }  // namespace strata

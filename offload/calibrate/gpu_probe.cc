@@ -109,6 +109,7 @@ absl::Status GpuProbe::MeasureComputeOf(DType dtype, ComputeRates* rates) {
   STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<Ops> ops, gpu_.CreateOps(dtype));
   ComputeBench bench;
   bench.ops = ops.get();
+  bench.fp8 = dtype == DType::kBF16 && gpu_.CheckFp8().ok();
   bench.stream = stream_;
   bench.gemm_library = GemmLibrary::kCublasLt;
   bench.memory = arena();

@@ -238,18 +238,17 @@ void CountTransformerFlops(const ModelConfig& c, double rows, double seq, Block*
 
 // Reads and writes of elements. Forward: a norm (2), a residual sum with the norm of it (4), another sum (3),
 // the rotation of queries and keys (2), the activation. Backward: the norms and the activation again, their
-// gradients, the rotation back. Dropout, of what attention and MLP add and of its gradient: 2 each.
+// gradients, the rotation back.
 void CountTransformerBytes(const ModelConfig& c, double rows, double element, Block* block) {
   const double hidden = static_cast<double>(c.hidden);
   const double ffn = static_cast<double>(c.ffn);
   const bool gated = c.activation == Activation::kSwiglu;
   const double rotated =
       c.architecture == Architecture::kLlama ? static_cast<double>((c.heads + c.kv_heads) * c.head_dim) : 0;
-  const double dropout = c.dropout.residual > 0 ? 4 * hidden : 0;
-  block->forward_touched_bytes =
-      rows * element * (9 * hidden + dropout + 2 * rotated + (gated ? 3 : 2) * ffn);
-  block->backward_touched_bytes =
-      rows * element * (12 * hidden + dropout + 2 * rotated + (gated ? 8 : 5) * ffn);
+  block->forward_touched_bytes = rows * element * (9 * hidden + 2 * rotated + (gated ? 3 : 2) * ffn);
+  block->backward_touched_bytes = rows * element * (12 * hidden + 2 * rotated + (gated ? 8 : 5) * ffn);
+  // Of what attention adds, and of what the MLP adds.
+  if (c.dropout.residual > 0) block->dropout_elements = 2 * rows * hidden;
 }
 
 std::vector<Block> MakeBlocks(const ModelLayout& layout) {
@@ -268,11 +267,11 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
   const double element = static_cast<double>(SizeOf(type));
   // Dropout's gradient has a place of its own: what came from above is only read.
   if (c.dropout.embedding > 0) embedding.backward_workspace_bytes = layout.activation_bytes;
-  const double dropout = c.dropout.embedding > 0 ? 2 * rows * hidden * element : 0;
-  embedding.forward_touched_bytes = 2 * rows * hidden * element + dropout;
+  if (c.dropout.embedding > 0) embedding.dropout_elements = rows * hidden;
+  embedding.forward_touched_bytes = 2 * rows * hidden * element;
   // The whole gradient is written; rows that occur are added to it.
   embedding.backward_touched_bytes =
-      hidden * static_cast<double>(SizeOf(layout.acc_dtype())) * (vocab + 2 * rows) + dropout;
+      hidden * static_cast<double>(SizeOf(layout.acc_dtype())) * (vocab + 2 * rows);
   blocks.push_back(std::move(embedding));
 
   Block layer;
@@ -288,6 +287,7 @@ std::vector<Block> MakeBlocks(const ModelLayout& layout) {
                                        .bytes;
   CountTransformerFlops(c, rows, static_cast<double>(layout.seq), &layer);
   CountTransformerBytes(c, rows, element, &layer);
+  layer.fp8 = layout.fp8;
   for (int i = 0; i < c.layers; ++i) {
     layer.layer = i;
     layer.units = {first_layer + i};

@@ -82,6 +82,8 @@ struct Block {
   // move beside the matrix products. For predictions.
   double forward_attention_flops = 0, backward_attention_flops = 0;
   double forward_touched_bytes = 0, backward_touched_bytes = 0;
+  double dropout_elements = 0;  // of FORWARD, and of BACKWARD once more
+  bool fp8 = false;             // its matrix products round their operands to fp8
 };
 
 // All byte sizes are for one micro-batch of `micro_batch` sequences of `seq` tokens.

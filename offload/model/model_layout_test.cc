@@ -194,6 +194,11 @@ TEST(ModelLayout, DropoutNeedsNoMemory) {
     return bytes;
   };
   EXPECT_EQ(most(*dropping), most(*plain));
+  const auto elements = static_cast<double>(4 * 256 * config.hidden);
+  EXPECT_EQ(dropping->blocks.front().dropout_elements, elements);
+  EXPECT_EQ(dropping->blocks[1].dropout_elements, 2 * elements);
+  EXPECT_EQ(dropping->blocks.back().dropout_elements, 0);
+  EXPECT_EQ(plain->blocks[1].dropout_elements, 0);
   for (size_t i = 0; i < plain->blocks.size(); ++i) {
     EXPECT_EQ(dropping->blocks[i].saved_bytes, plain->blocks[i].saved_bytes);
     EXPECT_EQ(dropping->blocks[i].saved_rest_bytes, plain->blocks[i].saved_rest_bytes);
@@ -216,6 +221,9 @@ TEST(ModelLayout, Fp8NeedsSizesOf16AndRoomForCodes) {
   ASSERT_TRUE(bf16.ok() && fp8.ok()) << fp8.status();
   EXPECT_FALSE(bf16->fp8);
   EXPECT_TRUE(fp8->fp8);
+  // The head's products are in bf16, and so is the embedding.
+  for (const Block& block : fp8->blocks) EXPECT_EQ(block.fp8, block.kind == BlockKind::kTransformer);
+  EXPECT_FALSE(bf16->blocks[1].fp8);
   EXPECT_EQ(fp8->blocks[1].saved_bytes, bf16->blocks[1].saved_bytes);
   EXPECT_GT(fp8->blocks[1].forward_workspace_bytes, bf16->blocks[1].forward_workspace_bytes);
   EXPECT_GE(fp8->blocks[1].backward_workspace_bytes, bf16->blocks[1].backward_workspace_bytes);

@@ -7,11 +7,14 @@ namespace strata {
 namespace {
 
 void Scale(double factor, ComputeRates* rates) {
-  for (RatePoint& point : rates->forward_gemm) point.rate *= factor;
-  for (RatePoint& point : rates->backward_gemm) point.rate *= factor;
+  for (auto* products :
+       {&rates->forward_gemm, &rates->backward_gemm, &rates->fp8_forward_gemm, &rates->fp8_backward_gemm}) {
+    for (RatePoint& point : *products) point.rate *= factor;
+  }
   rates->attention_flops *= factor;
   rates->attention_backward_flops *= factor;
   rates->elementwise_bytes_per_second *= factor;
+  rates->dropout_elements_per_second *= factor;
 }
 
 }  // namespace
@@ -31,8 +34,10 @@ MachineProfile UnmeasuredGpu() {
   profile.source = "a guess at a GPU that was not measured";
   const auto guess = [](double flops, ComputeRates* rates) {
     rates->forward_gemm.front().rate = rates->backward_gemm.front().rate = flops;
+    rates->fp8_forward_gemm = rates->fp8_backward_gemm = rates->forward_gemm;
     rates->attention_flops = rates->attention_backward_flops = flops / 2;
     rates->elementwise_bytes_per_second = 800e9;
+    rates->dropout_elements_per_second = 100e9;
   };
   guess(100e12, &profile.bf16);
   guess(30e12, &profile.f32);
@@ -49,6 +54,7 @@ MachineProfile WithThreads(MachineProfile profile, int threads) {
   Scale(factor, &profile.f32);
   Scale(factor, &profile.bf16);
   profile.adamw_seconds_per_parameter /= factor;
+  profile.adamw8bit_seconds_per_parameter /= factor;
   profile.accumulate_bytes_per_second *= factor;
   profile.norm_bytes_per_second *= factor;
   profile.threads = threads;

@@ -25,9 +25,13 @@ double RateAt(const std::vector<RatePoint>& points, double work);
 struct ComputeRates {
   std::vector<RatePoint> forward_gemm = {{1, 400e9}};
   std::vector<RatePoint> backward_gemm = {{1, 400e9}};
+  // The same with operands rounded to fp8 first, for the same work.
+  std::vector<RatePoint> fp8_forward_gemm = forward_gemm;
+  std::vector<RatePoint> fp8_backward_gemm = backward_gemm;
   double attention_flops = 200e9;              // forward
   double attention_backward_flops = 200e9;     // its five products
   double elementwise_bytes_per_second = 30e9;  // norms, activations, residual sums: bytes touched
+  double dropout_elements_per_second = 4e9;    // draws, and what they are for
 
   bool operator==(const ComputeRates&) const = default;
 };
@@ -45,6 +49,7 @@ struct MachineProfile {
   double nvme_endurance_bytes = 0;  // rated to be written in the drives' life; 0: not known
   // On the cpu lane; on an accelerator's compute lane they run at its elementwise rate.
   double adamw_seconds_per_parameter = 1e-9;
+  double adamw8bit_seconds_per_parameter = 1e-9;
   double accumulate_bytes_per_second = 30e9;
   double norm_bytes_per_second = 30e9;
   double per_op_seconds = 20e-6;

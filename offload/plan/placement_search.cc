@@ -358,7 +358,7 @@ ChainProblem PlacementSearch::ChainOf(const PlanChoice& bare, const TierBytes& b
     if (home.record == Tier::kNvme)
       problem.nvme_seconds += static_cast<double>(RecordBytes(layout.moments, layout.units[u].elements)) *
                               problem.nvme_seconds_per_byte / micro_batches;
-    if (home.record != Tier::kDevice) cpu += n * profile.adamw_seconds_per_parameter / micro_batches;
+    if (home.record != Tier::kDevice) cpu += n * UpdateSeconds(layout.moments, profile) / micro_batches;
   }
   problem.floor_seconds = cpu;
   return problem;

@@ -20,29 +20,41 @@ bool IsTransfer(LaneKind kind) {
          kind == LaneKind::kD2H;
 }
 
+double ForwardProductRate(const Block& block, const ComputeRates& rates) {
+  return RateAt(block.fp8 ? rates.fp8_forward_gemm : rates.forward_gemm,
+                block.forward_flops - block.forward_attention_flops);
+}
+
+double BackwardProductRate(const Block& block, const ComputeRates& rates) {
+  return RateAt(block.fp8 ? rates.fp8_backward_gemm : rates.backward_gemm,
+                block.forward_flops - block.forward_attention_flops);
+}
+
 double ComputeSeconds(const Block& block, OpKind kind, const ComputeRates& rates) {
   const bool forward = kind == OpKind::kForward || kind == OpKind::kRecompute;
   const double flops = forward ? block.forward_flops : block.backward_flops;
   const double attention = forward ? block.forward_attention_flops : block.backward_attention_flops;
-  const double work = block.forward_flops - block.forward_attention_flops;
   double seconds = (forward ? block.forward_touched_bytes : block.backward_touched_bytes) /
                    rates.elementwise_bytes_per_second;
+  seconds += block.dropout_elements / rates.dropout_elements_per_second;
   if (flops > attention)
-    seconds += (flops - attention) / RateAt(forward ? rates.forward_gemm : rates.backward_gemm, work);
+    seconds += (flops - attention) /
+               (forward ? ForwardProductRate(block, rates) : BackwardProductRate(block, rates));
   if (attention > 0)
     seconds += attention / (forward ? rates.attention_flops : rates.attention_backward_flops);
   return seconds;
 }
 
 // Math on states: the same kernels on the CPU and on a CPU device. An accelerator's go by its memory.
-double StateSeconds(const StepPlan& plan, const Op& op, const MachineProfile& profile) {
+double StateSeconds(const ModelLayout& layout, const StepPlan& plan, const Op& op,
+                    const MachineProfile& profile) {
   const double bytes = static_cast<double>(op.bytes);
   if (plan.lanes[op.lane].kind == LaneKind::kCompute && !profile.device_is_cpu)
     return bytes / profile.rates(plan.compute_dtype).elementwise_bytes_per_second;
   switch (op.kind) {
     case OpKind::kUpdate: {
       const ChunkInfo& chunk = plan.chunks[op.unit][op.chunk];
-      return static_cast<double>(chunk.end - chunk.begin) * profile.adamw_seconds_per_parameter;
+      return static_cast<double>(chunk.end - chunk.begin) * UpdateSeconds(layout.moments, profile);
     }
     case OpKind::kNorm:
       return bytes / profile.norm_bytes_per_second;
@@ -288,7 +300,12 @@ double BackwardSeconds(const Block& block, const ComputeRates& rates) {
 }
 
 double RestSeconds(const Block& block, const ComputeRates& rates) {
-  return block.rest_flops / RateAt(rates.forward_gemm, block.forward_flops - block.forward_attention_flops);
+  return block.rest_flops / ForwardProductRate(block, rates);
+}
+
+double UpdateSeconds(Moments moments, const MachineProfile& profile) {
+  return moments == Moments::kCode8 ? profile.adamw8bit_seconds_per_parameter
+                                    : profile.adamw_seconds_per_parameter;
 }
 
 OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, const MachineProfile& profile) {
@@ -319,12 +336,13 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
       work = ComputeSeconds(block, op.kind, profile.rates(plan.compute_dtype));
       touched = op.kind == OpKind::kForward || op.kind == OpKind::kRecompute ? block.forward_touched_bytes
                                                                              : block.backward_touched_bytes;
+      touched += 2 * block.dropout_elements * static_cast<double>(SizeOf(plan.compute_dtype));
       break;
     }
     case OpKind::kAccumulate:
     case OpKind::kNorm:
     case OpKind::kUpdate:
-      work = StateSeconds(plan, op, profile);
+      work = StateSeconds(layout, plan, op, profile);
       touched = bytes;
       cores = profile.threads;
       cost.threads = profile.threads;

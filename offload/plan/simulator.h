@@ -43,6 +43,8 @@ struct OpCost {
 double ForwardSeconds(const Block& block, const ComputeRates& rates);
 double BackwardSeconds(const Block& block, const ComputeRates& rates);
 double RestSeconds(const Block& block, const ComputeRates& rates);
+// The optimizer's work for a parameter on the cpu lane.
+double UpdateSeconds(Moments moments, const MachineProfile& profile);
 OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, const MachineProfile& profile);
 
 struct LaneEstimate {

@@ -162,6 +162,65 @@ TEST(SimulatorTest, ARecomputeOfTheRestTakesWhatTheRestTakes) {
   EXPECT_LT(none + again, none + 5 * ForwardSeconds(c.layout.blocks[1], rates));
 }
 
+// What precision: fp8, adamw8bit and dropout change of a step is what they take, and their own speeds say
+// what that is.
+TEST(SimulatorTest, Fp8AdamW8AndDropoutHaveSpeedsOfTheirOwn) {
+  MachineProfile profile;
+  profile.per_op_seconds = 0;
+  profile.bf16.fp8_forward_gemm = {{1, 100e9}};
+  profile.bf16.fp8_backward_gemm = {{1, 50e9}};
+  profile.bf16.dropout_elements_per_second = 1e9;
+  profile.adamw_seconds_per_parameter = 2e-9;
+  profile.adamw8bit_seconds_per_parameter = 7e-9;
+  const auto alone = [&](const Case& c, LaneKind kind) {
+    double seconds = 0;
+    for (const LaneEstimate& lane : SimulateCase(c, profile).lanes) {
+      if (lane.lane.kind == kind) seconds += lane.alone_seconds;
+    }
+    return seconds;
+  };
+  Case c = Build(Mode::kSync, 2);
+  const double compute = alone(c, LaneKind::kCompute), cpu = alone(c, LaneKind::kCpu);
+  // Passes of blocks in a step, by the plan itself.
+  int forward = 0, backward = 0;
+  double parameters = 0;
+  for (const Op& op : c.plan.ops) {
+    const bool transformer =
+        op.block >= 0 && c.layout.blocks[static_cast<size_t>(op.block)].kind == BlockKind::kTransformer;
+    forward += transformer && (op.kind == OpKind::kForward || op.kind == OpKind::kRecompute);
+    backward += transformer && op.kind == OpKind::kBackward;
+    if (op.kind != OpKind::kUpdate || c.plan.lanes[op.lane].kind != LaneKind::kCpu) continue;
+    const ChunkInfo& chunk = c.plan.chunks[op.unit][op.chunk];
+    parameters += static_cast<double>(chunk.end - chunk.begin);
+  }
+  ASSERT_GT(forward, 0);
+  ASSERT_GT(backward, 0);
+  ASSERT_GT(parameters, 0);
+
+  Case fp8 = c;
+  double slower = 0;
+  for (Block& block : fp8.layout.blocks) {
+    if (block.kind != BlockKind::kTransformer) continue;
+    block.fp8 = true;
+    const double there = block.forward_flops - block.forward_attention_flops;
+    const double back = block.backward_flops - block.backward_attention_flops;
+    slower = forward * there * (1 / 100e9 - 1 / 400e9) + backward * back * (1 / 50e9 - 1 / 400e9);
+  }
+  EXPECT_NEAR(alone(fp8, LaneKind::kCompute), compute + slower, 1e-9 * compute);
+  EXPECT_DOUBLE_EQ(alone(fp8, LaneKind::kCpu), cpu);
+
+  Case dropping = c;
+  for (Block& block : dropping.layout.blocks) {
+    if (block.kind == BlockKind::kTransformer) block.dropout_elements = 3e6;
+  }
+  EXPECT_NEAR(alone(dropping, LaneKind::kCompute), compute + (forward + backward) * 3e-3, 1e-9 * compute);
+
+  Case codes = c;
+  codes.layout.moments = Moments::kCode8;  // the plan stays: what it moves is not asked for here
+  EXPECT_NEAR(alone(codes, LaneKind::kCpu), cpu + parameters * 5e-9, 1e-9 * cpu);
+  EXPECT_DOUBLE_EQ(alone(codes, LaneKind::kCompute), compute);
+}
+
 TEST(SimulatorTest, OverlapAndPrefetchSaveTime) {
   const double sync = SimulateCase(Build(Mode::kSync, 1)).step_seconds;
   const double overlap = SimulateCase(Build(Mode::kOverlap, 1)).step_seconds;
@@ -247,6 +306,9 @@ TEST(MachineProfileTest, RatesAreInterpolatedAndScaleWithThreads) {
   const MachineProfile four = WithThreads(profile, 4);  // two cores are all there is
   EXPECT_DOUBLE_EQ(four.bf16.attention_flops, 2 * profile.bf16.attention_flops);
   EXPECT_DOUBLE_EQ(four.adamw_seconds_per_parameter, profile.adamw_seconds_per_parameter / 2);
+  EXPECT_DOUBLE_EQ(four.adamw8bit_seconds_per_parameter, profile.adamw8bit_seconds_per_parameter / 2);
+  EXPECT_DOUBLE_EQ(four.bf16.fp8_forward_gemm[0].rate, 2 * profile.bf16.fp8_forward_gemm[0].rate);
+  EXPECT_DOUBLE_EQ(four.bf16.dropout_elements_per_second, 2 * profile.bf16.dropout_elements_per_second);
   EXPECT_EQ(WithThreads(profile, 1), profile);
 }
 

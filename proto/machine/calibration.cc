@@ -18,7 +18,7 @@
 namespace strata {
 namespace {
 
-constexpr int kCacheVersion = 2;  // grows when what is measured changes
+constexpr int kCacheVersion = 3;  // grows when what is measured changes
 constexpr int64_t kCacheMaxBytes = 1 << 20;
 
 // Of the CPUs, taken by others, above which speeds are those of a busy machine.

@@ -34,28 +34,31 @@ absl::Status CheckSpeed(absl::string_view field, double value) {
 absl::Status CheckRates(absl::string_view field, const v1::ComputeRates& rates) {
   if (rates.forward_flops_size() == 0) return Bad(absl::StrCat(field, ".forward_flops"), "is missing");
   const int points = std::max(1, rates.work_size());
-  if (rates.forward_flops_size() != points)
-    return Bad(absl::StrCat(field, ".forward_flops"),
-               absl::StrCat("one rate for each of ", points, " is needed"));
-  if (rates.backward_flops_size() != 0 && rates.backward_flops_size() != points)
-    return Bad(absl::StrCat(field, ".backward_flops"),
-               absl::StrCat("one rate for each of ", points, " is needed"));
+  const std::pair<const char*, const google::protobuf::RepeatedField<double>*> products[] = {
+      {".forward_flops", &rates.forward_flops()},
+      {".backward_flops", &rates.backward_flops()},
+      {".fp8_forward_flops", &rates.fp8_forward_flops()},
+      {".fp8_backward_flops", &rates.fp8_backward_flops()}};
+  for (const auto& [name, list] : products) {
+    if (!list->empty() && list->size() != points)
+      return Bad(absl::StrCat(field, name), absl::StrCat("one rate for each of ", points, " is needed"));
+    for (const double rate : *list) {
+      STRATA_RETURN_IF_ERROR(CheckSpeed(absl::StrCat(field, name), rate));
+      if (rate == 0) return Bad(absl::StrCat(field, name), "0 is not a speed");
+    }
+  }
   for (int i = 0; i < rates.work_size(); ++i) {
     // From one FLOP to more than any block of a model has.
     if (!(rates.work(i) >= (i == 0 ? 1 : rates.work(i - 1) * (1 + 1e-9))) || !(rates.work(i) < 1e30))
       return Bad(absl::StrCat(field, ".work"), "the FLOPs are at least 1, below 1e30, and rise");
-  }
-  for (const auto* list : {&rates.forward_flops(), &rates.backward_flops()}) {
-    for (const double rate : *list) {
-      STRATA_RETURN_IF_ERROR(CheckSpeed(absl::StrCat(field, ".forward_flops, backward_flops"), rate));
-      if (rate == 0) return Bad(absl::StrCat(field, ".forward_flops, backward_flops"), "0 is not a speed");
-    }
   }
   STRATA_RETURN_IF_ERROR(CheckSpeed(absl::StrCat(field, ".attention_flops"), rates.attention_flops()));
   STRATA_RETURN_IF_ERROR(
       CheckSpeed(absl::StrCat(field, ".attention_backward_flops"), rates.attention_backward_flops()));
   if (rates.elementwise_bytes_per_second() == 0)
     return Bad(absl::StrCat(field, ".elementwise_bytes_per_second"), "is missing");
+  STRATA_RETURN_IF_ERROR(
+      CheckSpeed(absl::StrCat(field, ".dropout_elements_per_second"), rates.dropout_elements_per_second()));
   return CheckSpeed(absl::StrCat(field, ".elementwise_bytes_per_second"),
                     rates.elementwise_bytes_per_second());
 }
@@ -64,17 +67,25 @@ double Or(double value, double otherwise) { return value > 0 ? value : otherwise
 
 ComputeRates FromProto(const v1::ComputeRates& from) {
   ComputeRates rates;
-  const auto points = [&](const google::protobuf::RepeatedField<double>& values) {
+  const auto points = [&](const google::protobuf::RepeatedField<double>& values,
+                          const std::vector<RatePoint>& otherwise) {
+    if (values.empty()) return otherwise;
     std::vector<RatePoint> list;
     for (int i = 0; i < values.size(); ++i)
       list.push_back({i < from.work_size() ? from.work(i) : 1.0, values[i]});
     return list;
   };
-  rates.forward_gemm = points(from.forward_flops());
-  rates.backward_gemm = from.backward_flops_size() > 0 ? points(from.backward_flops()) : rates.forward_gemm;
+  rates.forward_gemm = points(from.forward_flops(), {});
+  rates.backward_gemm = points(from.backward_flops(), rates.forward_gemm);
+  rates.fp8_forward_gemm = points(from.fp8_forward_flops(), rates.forward_gemm);
+  rates.fp8_backward_gemm =
+      points(from.fp8_backward_flops(),
+             from.fp8_forward_flops().empty() ? rates.backward_gemm : rates.fp8_forward_gemm);
   rates.attention_flops = Or(from.attention_flops(), rates.forward_gemm.back().rate / 2);
   rates.attention_backward_flops = Or(from.attention_backward_flops(), rates.attention_flops);
   rates.elementwise_bytes_per_second = from.elementwise_bytes_per_second();
+  rates.dropout_elements_per_second =
+      Or(from.dropout_elements_per_second(), from.elementwise_bytes_per_second() / 4);
   return rates;
 }
 
@@ -84,9 +95,12 @@ void ToProto(const ComputeRates& from, v1::ComputeRates* rates) {
     rates->add_forward_flops(point.rate);
   }
   for (const RatePoint& point : from.backward_gemm) rates->add_backward_flops(point.rate);
+  for (const RatePoint& point : from.fp8_forward_gemm) rates->add_fp8_forward_flops(point.rate);
+  for (const RatePoint& point : from.fp8_backward_gemm) rates->add_fp8_backward_flops(point.rate);
   rates->set_attention_flops(from.attention_flops);
   rates->set_attention_backward_flops(from.attention_backward_flops);
   rates->set_elementwise_bytes_per_second(from.elementwise_bytes_per_second);
+  rates->set_dropout_elements_per_second(from.dropout_elements_per_second);
 }
 
 }  // namespace
@@ -104,6 +118,7 @@ absl::Status CheckMachine(const v1::MachineProfile& p) {
       {"nvme_write_bytes_per_second", p.nvme_write_bytes_per_second()},
       {"nvme_mixed_bytes_per_second", p.nvme_mixed_bytes_per_second()},
       {"adamw_seconds_per_parameter", p.adamw_seconds_per_parameter()},
+      {"adamw8bit_seconds_per_parameter", p.adamw8bit_seconds_per_parameter()},
       {"accumulate_bytes_per_second", p.accumulate_bytes_per_second()},
       {"norm_bytes_per_second", p.norm_bytes_per_second()},
       {"per_op_seconds", p.per_op_seconds()},
@@ -142,6 +157,8 @@ MachineProfile FromProto(const v1::MachineProfile& p) {
   profile.dram_bytes_per_second = p.dram_bytes_per_second();
   profile.adamw_seconds_per_parameter =
       Or(p.adamw_seconds_per_parameter(), 28 / profile.dram_bytes_per_second);
+  profile.adamw8bit_seconds_per_parameter =
+      Or(p.adamw8bit_seconds_per_parameter(), profile.adamw_seconds_per_parameter);
   profile.accumulate_bytes_per_second = Or(p.accumulate_bytes_per_second(), profile.dram_bytes_per_second);
   profile.norm_bytes_per_second = Or(p.norm_bytes_per_second(), profile.dram_bytes_per_second);
   profile.per_op_seconds = Or(p.per_op_seconds(), profile.per_op_seconds);
@@ -164,6 +181,7 @@ v1::MachineProfile ToProto(const MachineProfile& profile) {
   p.set_nvme_write_bytes_per_second(profile.nvme_write_bytes_per_second);
   p.set_nvme_mixed_bytes_per_second(profile.nvme_mixed_bytes_per_second);
   p.set_adamw_seconds_per_parameter(profile.adamw_seconds_per_parameter);
+  p.set_adamw8bit_seconds_per_parameter(profile.adamw8bit_seconds_per_parameter);
   p.set_accumulate_bytes_per_second(profile.accumulate_bytes_per_second);
   p.set_norm_bytes_per_second(profile.norm_bytes_per_second);
   p.set_per_op_seconds(profile.per_op_seconds);

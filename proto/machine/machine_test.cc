@@ -43,9 +43,25 @@ TEST(MachineTest, AMachineFileSaysWhatItHasAndTheRestFollows) {
   EXPECT_EQ(RateAt(profile.bf16.backward_gemm, 1e9), 100e12);
   EXPECT_EQ(profile.f32, profile.bf16);
   EXPECT_EQ(profile.bf16.attention_flops, 50e12);
+  EXPECT_EQ(profile.bf16.fp8_forward_gemm, profile.bf16.forward_gemm);
+  EXPECT_EQ(profile.bf16.fp8_backward_gemm, profile.bf16.backward_gemm);
+  EXPECT_EQ(profile.bf16.dropout_elements_per_second, 200e9);
   EXPECT_EQ(profile.d2h_bytes_per_second, 25e9);
   EXPECT_EQ(profile.nvme_mixed_bytes_per_second, 7e9);
   EXPECT_EQ(profile.adamw_seconds_per_parameter, 28 / 140e9);
+  EXPECT_EQ(profile.adamw8bit_seconds_per_parameter, 28 / 140e9);
+}
+
+TEST(MachineTest, ProductsInFp8AreAsFastBackwardAsForwardUnlessItIsSaid) {
+  v1::MachineProfile machine;
+  machine.CopyFrom(ParseMachineFile(kSmall)->speeds());
+  machine.mutable_bf16()->add_backward_flops(90e12);
+  EXPECT_EQ(FromProto(machine).bf16.fp8_backward_gemm[0].rate, 90e12);
+  machine.mutable_bf16()->add_fp8_forward_flops(180e12);
+  EXPECT_EQ(FromProto(machine).bf16.fp8_forward_gemm[0].rate, 180e12);
+  EXPECT_EQ(FromProto(machine).bf16.fp8_backward_gemm[0].rate, 180e12);
+  machine.mutable_bf16()->add_fp8_backward_flops(150e12);
+  EXPECT_EQ(FromProto(machine).bf16.fp8_backward_gemm[0].rate, 150e12);
 }
 
 TEST(MachineTest, WhatIsWrongIsNamed) {
@@ -66,6 +82,10 @@ TEST(MachineTest, WhatIsWrongIsNamed) {
                                 "h2d_bytes_per_second: is missing"));
   EXPECT_TRUE(absl::StrContains(message(with("7e9", "-7e9")), "nvme_read_bytes_per_second"));
   EXPECT_TRUE(absl::StrContains(message(with("100e12", "[1e12, 2e12]")), "bf16.forward_flops"));
+  EXPECT_TRUE(absl::StrContains(message(with("100e12", "100e12, fp8_forward_flops: [1e12, 2e12]")),
+                                "bf16.fp8_forward_flops: one rate for each of 1"));
+  EXPECT_TRUE(absl::StrContains(message(with("100e12", "100e12, fp8_backward_flops: 0")),
+                                "bf16.fp8_backward_flops: 0 is not a speed"));
   EXPECT_TRUE(absl::StrContains(
       message(with("{forward_flops: 100e12", "{work: [2, 1], forward_flops: [1e12, 2e12]")), "bf16.work"));
 }
@@ -75,15 +95,19 @@ TEST(MachineTest, EveryFieldSurvivesTheWire) {
   profile.source = "here";
   profile.f32.forward_gemm = {{1e9, 1e11}, {1e10, 2e11}};
   profile.f32.backward_gemm = {{1e9, 1.5e11}, {1e10, 2.5e11}};
+  profile.f32.fp8_forward_gemm = {{1e9, 3e11}, {1e10, 4e11}};
+  profile.f32.fp8_backward_gemm = {{1e9, 3.5e11}, {1e10, 4.5e11}};
+  profile.f32.dropout_elements_per_second = 2e3;
   profile.f32.attention_flops = 3e3;
   profile.f32.attention_backward_flops = 4e3;
   profile.bf16.elementwise_bytes_per_second = 5e3;
   double value = 6e3;
-  for (double* field : {&profile.h2d_bytes_per_second, &profile.d2h_bytes_per_second,
-                        &profile.nvme_read_bytes_per_second, &profile.nvme_write_bytes_per_second,
-                        &profile.nvme_mixed_bytes_per_second, &profile.adamw_seconds_per_parameter,
-                        &profile.accumulate_bytes_per_second, &profile.norm_bytes_per_second,
-                        &profile.per_op_seconds, &profile.nvme_cores, &profile.dram_bytes_per_second}) {
+  for (double* field :
+       {&profile.h2d_bytes_per_second, &profile.d2h_bytes_per_second, &profile.nvme_read_bytes_per_second,
+        &profile.nvme_write_bytes_per_second, &profile.nvme_mixed_bytes_per_second,
+        &profile.adamw_seconds_per_parameter, &profile.adamw8bit_seconds_per_parameter,
+        &profile.accumulate_bytes_per_second, &profile.norm_bytes_per_second, &profile.per_op_seconds,
+        &profile.nvme_cores, &profile.dram_bytes_per_second}) {
     *field = value++;
   }
   profile.nvme_endurance_bytes = 600e12;
