@@ -2,8 +2,8 @@
 // fetched by dlopen (cublaslt_library.h), tests compute with the CPU (fake_cublaslt.h). Each call is the
 // library's function of the same name and returns its cublasStatus_t as a number.
 //
-// The constants are those of cublasLt.h, cublas_api.h and library_types.h of CUDA 13; cublaslt_header_test.cc
-// compares them with the headers where those are.
+// The constants are those of cublasLt.h, cublas_api.h and library_types.h of CUDA 13;
+// offload/device/cuda/headers_test.cc compares them with the headers where those are.
 #ifndef KERNELS_CUBLASLT_CUBLASLT_API_H_
 #define KERNELS_CUBLASLT_CUBLASLT_API_H_
 

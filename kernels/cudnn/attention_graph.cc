@@ -1,5 +1,7 @@
 #include "kernels/cudnn/attention_graph.h"
 
+#include <limits>
+
 #include "absl/strings/str_cat.h"
 
 namespace strata {
@@ -39,7 +41,7 @@ Tensor Transposed(CudnnGraph& g, int64_t id, int type, const CudnnAttentionShape
 // Row r sees columns 0 .. r, of them the last `window`.
 Tensor Mask(CudnnGraph& g, const CudnnAttentionShape& s, Tensor scores) {
   const Sizes sizes(s);
-  const Tensor minus_infinity = g.Scalar(kCudnnMinusInfinity, kFloat);
+  const Tensor hidden = g.Scalar(kCudnnHidden, kFloat);
   const auto index = [&](int64_t axis) {
     return g.Pointwise(kGenerateIndex, scores, nullptr, g.Virtual(kInt32, sizes.square),
                        {.precision = kInt32, .axis = axis});
@@ -47,8 +49,7 @@ Tensor Mask(CudnnGraph& g, const CudnnAttentionShape& s, Tensor scores) {
   const auto keep_where = [&](int compare, Tensor x, Tensor b) {
     const Tensor holds =
         g.Pointwise(compare, x, b, g.Virtual(kBoolean, sizes.square), {.precision = kBoolean});
-    scores = g.Pointwise(kBinarySelect, scores, minus_infinity, g.Virtual(kFloat, sizes.square),
-                         {.select = holds});
+    scores = g.Pointwise(kBinarySelect, scores, hidden, g.Virtual(kFloat, sizes.square), {.select = holds});
   };
   const Tensor row = index(2), column = index(3);
   keep_where(kCompareGe, row, column);
@@ -137,6 +138,11 @@ std::string ToText(const CudnnAttentionShape& s) {
                       " x ", s.seq, ", ", s.heads, "/", s.kv_heads, " heads of ", s.head_dim,
                       s.window > 0 ? absl::StrCat(", a window of ", s.window) : "",
                       s.backward ? s.deterministic ? ", deterministic" : ", sums in any order" : "");
+}
+
+float HiddenScore(size_t version) {
+  using Limits = std::numeric_limits<float>;
+  return version < 91000 ? Limits::lowest() : -Limits::infinity();
 }
 
 absl::Status BuildCudnnAttention(const CudnnAttentionShape& shape, CudnnGraph& graph) {

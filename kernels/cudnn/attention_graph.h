@@ -4,6 +4,7 @@
 #define KERNELS_CUDNN_ATTENTION_GRAPH_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -35,11 +36,11 @@ enum CudnnTensorId : int64_t {
   kCudnnK,
   kCudnnV,
   kCudnnO,
-  kCudnnStats,          // float [batch, heads, seq]: AttentionArgs::lse
-  kCudnnScale,          // float, by value, as all scalars
-  kCudnnMinusInfinity,  // float
-  kCudnnWindow,         // int32, where the shape has one
-  kCudnnOne,            // float; this and the rest: of the backward pass
+  kCudnnStats,   // float [batch, heads, seq]: AttentionArgs::lse
+  kCudnnScale,   // float, by value, as all scalars
+  kCudnnHidden,  // float: what the score of a hidden key becomes (HiddenScore)
+  kCudnnWindow,  // int32, where the shape has one
+  kCudnnOne,     // float; this and the rest: of the backward pass
   kCudnnDO,
   kCudnnDQ,
   kCudnnDK,
@@ -52,6 +53,9 @@ enum CudnnTensorId : int64_t {
 // backward:  P = exp(scale * Q K^T - stats), masked; dV = P^T dO; dP = dO V^T;
 //            dS = scale * P * (dP - rowsum(dO * O)); dQ = dS K; dK = dS^T Q
 // With fewer kv heads, dK and dV are sums over the heads of a group.
+// By the library's front end: versions before 9.10 want the lowest number, later ones minus infinity.
+float HiddenScore(size_t version);
+
 absl::Status BuildCudnnAttention(const CudnnAttentionShape& shape, CudnnGraph& graph);
 
 }  // namespace strata

@@ -1,6 +1,5 @@
 #include "kernels/cudnn/cudnn_attention.h"
 
-#include <limits>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -239,9 +238,9 @@ absl::Status CudnnAttention::Run(Stream* stream, const CudnnAttentionShape& shap
   char* const workspace = static_cast<char*>(args.workspace.data);
   // Scalars are read before Execute returns.
   const float scale = static_cast<float>(args.scale), one = 1;
-  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  const float hidden = HiddenScore(cudnn_.GetVersion());
   const int32_t window = static_cast<int32_t>(shape.window);
-  bound.insert(bound.end(), {{kCudnnScale, &scale}, {kCudnnMinusInfinity, &minus_infinity}});
+  bound.insert(bound.end(), {{kCudnnScale, &scale}, {kCudnnHidden, &hidden}});
   if (shape.window > 0) bound.emplace_back(kCudnnWindow, &window);
   if (shape.backward) {
     bound.insert(bound.end(), {{kCudnnOne, &one}, {kCudnnRowSums, workspace}});

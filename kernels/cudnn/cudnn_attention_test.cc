@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/bfloat16.h"
@@ -234,6 +236,19 @@ TEST_F(CudnnAttentionTest, FaultsOfOldVersionsAreNotMet) {
   EXPECT_TRUE(backward(91600, odd).ok());
   EXPECT_THAT(backward(91900, one).message(), HasSubstr("one token"));
   EXPECT_EQ(backward(91900, one).code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(CudnnAttentionTest, NumbersAreBoundAsTheVersionWantsThem) {
+  for (const auto& [version, hidden] : {std::pair<size_t, float>{90800, std::numeric_limits<float>::lowest()},
+                                        {90900, std::numeric_limits<float>::lowest()},
+                                        {91000, -std::numeric_limits<float>::infinity()},
+                                        {91900, -std::numeric_limits<float>::infinity()}}) {
+    fake_.version = version;
+    Bf16 c({1, 9, 2, 1, 8});
+    ASSERT_TRUE(attention().Forward(nullptr, DType::kBF16, c.args.forward, {.window = 3}).ok());
+    EXPECT_EQ(fake_.numbers[kCudnnHidden], hidden) << version;
+    EXPECT_EQ(fake_.numbers[kCudnnWindow], 3) << version;
+  }
 }
 
 TEST_F(CudnnAttentionTest, EachCallThatFailsIsAnErrorAndNothingLeaks) {

@@ -151,7 +151,11 @@ float Apply(int mode, float x, float b, float t) {
 // Carries out the operations in their order.
 class Interpreter {
  public:
-  explicit Interpreter(std::map<int64_t, void*> bound) : bound_(std::move(bound)) {}
+  // Numbers bound by value are noted in `numbers`.
+  Interpreter(std::map<int64_t, void*> bound, std::map<int64_t, float>& numbers)
+      : bound_(std::move(bound)), numbers_(numbers) {
+    numbers_.clear();
+  }
 
   bool Run(const Desc& operation) {
     switch (operation.type) {
@@ -178,6 +182,7 @@ class Interpreter {
     if (memory == bound_.end() || tensor.One<bool>(kTensorIsVirtual)) return nullptr;
     Values values = Values::Like(tensor);
     Transfer(tensor, memory->second, values, /*load=*/true);
+    if (tensor.One<bool>(kTensorIsByValue)) numbers_[memory->first] = values.data[0];
     return &values_.emplace(&tensor, std::move(values)).first->second;
   }
   bool Put(const Desc& tensor, Values values) {
@@ -265,6 +270,7 @@ class Interpreter {
   }
 
   const std::map<int64_t, void*> bound_;
+  std::map<int64_t, float>& numbers_;
   std::map<const Desc*, Values> values_;
 };
 
@@ -361,7 +367,7 @@ int FakeCudnn::Execute(CudnnHandle*, CudnnDescriptor* plan, CudnnDescriptor* var
   if (ids.size() != pointers.size()) return kBadParameter;
   std::map<int64_t, void*> bound;
   for (size_t i = 0; i < ids.size(); ++i) bound[ids[i]] = pointers[i];
-  Interpreter interpreter(std::move(bound));
+  Interpreter interpreter(std::move(bound), numbers);
   const Desc& graph = *Of(plan).Child(kPlanEngineConfig)->Child(kHeuristicsGraph);
   for (const Desc* operation : graph.Many<const Desc*>(kGraphOperations)) {
     if (!interpreter.Run(*operation)) return kBadParameter;

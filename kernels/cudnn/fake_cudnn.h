@@ -26,6 +26,7 @@ class FakeCudnn : public CudnnApi {
   int64_t objects = 0;  // not destroyed
   int64_t plans = 0;    // that were built
   void* stream = nullptr;
+  std::map<int64_t, float> numbers;  // bound by value to the last graph that ran
 
   size_t GetVersion() override { return version; }
   int Create(CudnnHandle** handle) override;

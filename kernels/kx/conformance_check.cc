@@ -7,6 +7,7 @@
 
 #include "kernels/kx/conformance.h"
 #include "kernels/kx/conformance_hopper.h"
+#include "kernels/kx/conformance_util.h"
 #include "kernels/kx/launch.h"
 #include "kernels/kx/test_memory.h"
 
@@ -42,11 +43,6 @@ std::vector<T> As(const std::vector<float>& values) {
   std::vector<T> converted;
   for (const float value : values) converted.push_back(FromInteger<T>(value));
   return converted;
-}
-
-std::string Differs(const char* what, size_t i, float is, float expected) {
-  return std::string(what) + "[" + std::to_string(i) + "] is " + std::to_string(is) + ", not " +
-         std::to_string(expected);
 }
 
 template <class T>

@@ -13,7 +13,8 @@ namespace {
 std::string CheckAll() {
   for (const emu::Options& options : EveryWay()) {
     const emu::Session session(options);
-    for (const auto check : {&CheckMma, &CheckReduce, &CheckWgmma, &CheckConvert8, &CheckPipeline}) {
+    for (const auto check : {&CheckMma, &CheckReduce, &CheckWgmma, &CheckConvert8, &CheckPipeline,
+                             &CheckArithmetic, &CheckGather, &CheckMatrices, &CheckBoxes}) {
       const std::string error = check();
       if (!error.empty()) return error;
     }
@@ -23,7 +24,14 @@ std::string CheckAll() {
 
 TEST(ConformanceMutants, AllAreCaught) {
   const std::vector<std::string> names = {
+      "kx/arithmetic_fused",
+      "kx/boxes_swapped",
       "kx/convert8_swapped",
+      "kx/gather_lane",
+      "kx/gather_max",
+      "kx/halves_swapped",
+      "kx/matrices_no_wait",
+      "kx/matrices_plain",
       "kx/mma_no_copy_wait",
       "kx/mma_no_syncwarp",
       "kx/mma_swapped_b",

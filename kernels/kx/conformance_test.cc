@@ -40,6 +40,15 @@ TEST(Conformance, PipelineWrapsItsRingWithoutBankConflicts) {
     EXPECT_GT(session.report().stats.ldmatrix, 0u);
   }
 }
+TEST(Conformance, EveryOtherPrimitiveAlone) {
+  for (const emu::Options& options : EveryWay()) {
+    const emu::Session session(options);
+    EXPECT_EQ(CheckArithmetic(), "");
+    EXPECT_EQ(CheckGather(), "");
+    EXPECT_EQ(CheckMatrices(), "");
+    EXPECT_EQ(CheckBoxes(), "");
+  }
+}
 
 }  // namespace
 }  // namespace strata::kx::conformance

@@ -34,7 +34,12 @@ int Run() {
                           {"shuffles, votes, atomics across blocks", &CheckReduce},
                           {"wgmma, TMA loads and stores", &CheckWgmma},
                           {"conversions to and from e4m3 and e5m2", &CheckConvert8},
-                          {"mbarrier ring, stmatrix, setmaxnreg", &CheckPipeline}};
+                          {"mbarrier ring, stmatrix, setmaxnreg", &CheckPipeline},
+                          {"rounded and approximate arithmetic, 16-bit conversions", &CheckArithmetic},
+                          {"every atomic, shuffle and vote", &CheckGather},
+                          {"every form of stmatrix and ldmatrix, named barriers", &CheckMatrices},
+                          {"TMA boxes across the edges of tensors of rank 2 to 4", &CheckBoxes},
+                          {"tensor maps of a thread without a context", &CheckFreshThread}};
   int failed = 0, passed = 0;
   for (const Check& check : checks) {
     const std::string wrong = check.run();

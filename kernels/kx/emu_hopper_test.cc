@@ -229,6 +229,13 @@ TEST(EmuHopper, MisusedMapsAndMbarriers) {
     HERE(line) MbarArrive(bar);
   });
   ExpectComplaint(32, kShared, arrivals, {&line}, {"more arrivals"});
+  const auto again = setup([&](SharedAddress, SharedAddress bar) { HERE(line) MbarInit(bar, 1); });
+  ExpectComplaint(32, kShared, again, {&line}, {"initialized a second time"});
+  const auto bytes = setup([&](SharedAddress, SharedAddress bar) {
+    line = __LINE__ + 1;
+    MbarArriveExpectTx(bar, 1 << 20);
+  });
+  ExpectComplaint(32, kShared, bytes, {&line}, {"expects 1048576 bytes"});
 }
 
 TEST(EmuHopper, TensorMapSpecsAreCheckedByField) {
@@ -238,7 +245,8 @@ TEST(EmuHopper, TensorMapSpecsAreCheckedByField) {
     spec.base = memory;
     spec.extent[0] = spec.extent[1] = 8;
     spec.stride_bytes[0] = 16;
-    spec.box[0] = spec.box[1] = 8;
+    spec.box[0] = 64;
+    spec.box[1] = 8;
     change(spec);
     TensorMap map;
     return EncodeTensorMap(spec, &map).message;
@@ -252,8 +260,11 @@ TEST(EmuHopper, TensorMapSpecsAreCheckedByField) {
   EXPECT_NE(wrong([](TensorMapSpec& s) { s.stride_bytes[0] = 24; }).find("stride_bytes[0]"),
             std::string::npos);
   EXPECT_NE(wrong([](TensorMapSpec& s) { s.box[1] = 257; }).find("box[1]"), std::string::npos);
-  EXPECT_NE(wrong([](TensorMapSpec& s) { s.box[0] = 72; }).find("box[0] must span at most 128"),
-            std::string::npos);
+  for (const uint32_t columns : {32, 72}) {
+    EXPECT_NE(wrong([&](TensorMapSpec& s) { s.box[0] = columns; }).find("box[0] must span 128 bytes"),
+              std::string::npos);
+  }
+  EXPECT_EQ(wrong([](TensorMapSpec& s) { s.box[0] = 32, s.swizzle128 = false; }), "");
   EXPECT_NE(wrong([](TensorMapSpec& s) { s.box[0] = 4; }).find("box[0] must span a multiple"),
             std::string::npos);
 }
@@ -441,7 +452,16 @@ TEST(EmuHopper, RegistersMustFitAndBeSetByWholeWarpgroups) {
       HERE(inc) SetMaxRegistersInc<240>();
     }
   };
-  ExpectComplaint(384, 0, over, {&inc, &dec}, {"65536 is all there is"});
+  ExpectComplaint(384, 0, over, {&inc, &dec}, {"it was launched with 64512"});
+  // 65536 of them exist, but 384 threads are launched with 168 each.
+  const auto over_the_launch = [&] {
+    if (ThreadIdx().x < 128) {
+      HERE(dec) SetMaxRegistersDec<32>();
+    } else {
+      HERE(inc) SetMaxRegistersInc<240>();
+    }
+  };
+  ExpectComplaint(384, 0, over_the_launch, {&inc, &dec}, {"gives the block 65536 registers"});
   const auto part = [&] {
     if (ThreadIdx().x < 32) {
       HERE(dec) SetMaxRegistersDec<24>();
@@ -450,6 +470,36 @@ TEST(EmuHopper, RegistersMustFitAndBeSetByWholeWarpgroups) {
     }
   };
   ExpectComplaint(128, 0, part, {&inc, &dec}, {"threads of one warpgroup"});
+}
+
+TEST(EmuHopper, RegistersAreRaisedFromLessAndLoweredFromMore) {
+  int dec = 0, inc = 0, twice = 0;
+  const auto raised_to_less = [&] {
+    if (ThreadIdx().x < 128) {
+      HERE(inc) SetMaxRegistersInc<160>();
+    } else if (ThreadIdx().x < 256) {
+      SetMaxRegistersInc<240>();
+    } else {
+      SetMaxRegistersDec<24>();
+    }
+  };
+  ExpectComplaint(384, 0, raised_to_less, {&inc}, {"inc to 160 of a thread that was launched with 168"});
+  const auto lowered_to_more = [&] { HERE(dec) SetMaxRegistersDec<136>(); };
+  ExpectComplaint(512, 0, lowered_to_more, {&dec}, {"dec to 136 of a thread that was launched with 128"});
+  // Not what the launch bound leaves, which is 256: no thread wants more than 160.
+  const auto unequal = [&] {
+    if (ThreadIdx().x < 128) {
+      HERE(dec) SetMaxRegistersDec<168>();
+    } else {
+      SetMaxRegistersInc<160>();
+    }
+  };
+  ExpectComplaint(256, 0, unequal, {&dec}, {"dec to 168 of a thread that was launched with 160"});
+  const auto again = [&] {
+    SetMaxRegistersDec<40>();
+    HERE(twice) SetMaxRegistersDec<24>();
+  };
+  ExpectComplaint(128, 0, again, {&twice}, {"a second setmaxnreg"});
 }
 
 }  // namespace

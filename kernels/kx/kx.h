@@ -25,7 +25,8 @@
 //              FromFloat and Pack round to nearest even.
 // Exact math   Fma, MulRn, AddRn, SubRn, DivRn, SqrtRn for float and double: one rounding, never
 //              contracted: the bits of the host's std::fma, *, +, -, / and std::sqrt.
-// Fast math    Ex2, Lg2, Rsqrt, Rcp: float approximations to about 2 ulp, subnormals flushed to 0.
+// Fast math    Ex2, Lg2, Rsqrt, Rcp: float approximations to about 2 ulp, subnormals flushed to 0. Lg2 of
+//              what lies between 1/2 and 2: to 2^-22, however small the result.
 // Atomics      On Gmem: AtomicAdd (int32, uint32, uint64), AtomicMax, AtomicMin, AtomicOr, AtomicCas. They
 //              are relaxed; the final value does not depend on the order.
 //              AtomicAddAcqRel(g, i, v) also orders: what was visible to the caller before it is visible to

@@ -27,7 +27,7 @@ struct TensorMapSpec {
   uint64_t extent[4] = {};        // elements, 1..2^32 - 1
   uint64_t stride_bytes[3] = {};  // of dimensions 1, 2, 3: multiples of 16, below 2^40
   uint32_t box[4] = {};           // elements, 1..256; the innermost spans a multiple of 16 bytes
-  bool swizzle128 = true;         // then the innermost box spans at most 128 bytes
+  bool swizzle128 = true;         // then the innermost box spans 128 bytes
 };
 
 // "" or what is wrong with the specification, naming the field.
@@ -51,8 +51,8 @@ inline std::string CheckTensorMapSpec(const TensorMapSpec& spec) {
   }
   const uint32_t inner = spec.box[0] * static_cast<uint32_t>(spec.element_bytes);
   if (inner % 16 != 0) return bad("box", 0, "must span a multiple of 16 bytes");
-  if (spec.swizzle128 && inner > 128)
-    return bad("box", 0, "must span at most 128 bytes under the 128-byte swizzle");
+  // Less is allowed, but where its rows then lie is not said by any document.
+  if (spec.swizzle128 && inner != 128) return bad("box", 0, "must span 128 bytes under the 128-byte swizzle");
   return "";
 }
 

@@ -112,6 +112,9 @@ class NcclCommunicator : public Communicator {
                        const std::function<int(NcclComm*)>& call) ABSL_LOCKS_EXCLUDED(mu_);
   // Waits, without the lock now and then, until what was begun is done; `what` is for the error.
   absl::Status Settle(int result, const std::string& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether the device passed the event: kCudaSuccess, kCudaNotReady or what went wrong. Leaves no last error
+  // behind for this thread's next kernel launch.
+  int Query(CudaEvent* event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Looks once at everything that may have gone wrong, then forgets the operations that are done.
   absl::Status Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Operations at the front of `queue` that are done; sets `late` when the one behind them is overdue.
@@ -344,17 +347,23 @@ const Operation* NcclCommunicator::Oldest() const {
   return oldest;
 }
 
+int NcclCommunicator::Query(CudaEvent* event) {
+  const int error = cuda_.EventQuery(event);
+  if (error != kCudaSuccess) (void)cuda_.GetLastError();
+  return error;
+}
+
 absl::Status NcclCommunicator::CountDone(std::deque<Operation>& queue, size_t* done, absl::Status* late) {
   for (Operation& operation : queue) {
     if (!operation.enqueued) break;  // by the thread that is at it right now
     if (!operation.begun) {
-      const int begun = cuda_.EventQuery(operation.before);
+      const int begun = Query(operation.before);
       if (begun == kCudaNotReady) break;
       STRATA_RETURN_IF_ERROR(CheckCuda(begun, ToText(operation)));
       operation.begun = true;
       operation.begun_nanos = options_.clock->MonotonicNanos();
     }
-    const int polled = cuda_.EventQuery(operation.behind);
+    const int polled = Query(operation.behind);
     if (polled == kCudaNotReady) {
       if (Elapsed(operation.begun_nanos, options_.timeout)) *late = Late(ToText(operation));
       break;

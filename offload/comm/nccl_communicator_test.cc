@@ -199,6 +199,24 @@ TEST(NcclCommunicatorTest, AnOverdueOperationIsAbortedAndNamedThoughNobodyAwaits
   EXPECT_THAT(ranks.Await(2).message(), HasSubstr("all-reduce of 1 f32 (operation 1)"));
 }
 
+// A kernel launch reports the thread's last error as its own.
+TEST(NcclCommunicatorTest, LookingForWhatIsDoneLeavesTheCallersThreadNoError) {
+  Ranks ranks(2);
+  float values[2] = {1, 2}, more[2] = {3, 4};
+  ASSERT_TRUE(ranks.Reduce(0, &values[0]).ok());
+  ASSERT_TRUE(ranks.Reduce(0, &more[0]).ok()) << "looks for the first, which waits for the other rank";
+  EXPECT_EQ(ranks[0].cuda.GetLastError(), kCudaSuccess);
+  ranks.All([&](int rank) {
+    if (rank == 1) {
+      EXPECT_TRUE(ranks.Reduce(1, &values[1]).ok() && ranks.Reduce(1, &more[1]).ok());
+    }
+    EXPECT_TRUE(ranks.Await(rank).ok());
+    EXPECT_EQ(ranks[rank].cuda.GetLastError(), kCudaSuccess);
+    EXPECT_EQ(values[rank], 3);
+    EXPECT_EQ(more[rank], 7);
+  });
+}
+
 TEST(NcclCommunicatorTest, TimeRunsFromWhenTheStreamComesToTheOperation) {
   FakeClock clock;
   Ranks ranks(2, {.timeout = kShort, .clock = &clock});

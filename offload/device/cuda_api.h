@@ -65,6 +65,8 @@ class CudaApi {
   virtual int EventCreate(CudaEvent** event) = 0;
   virtual int EventDestroy(CudaEvent* event) = 0;
   virtual int EventRecord(CudaEvent* event, Stream* stream) = 0;
+  // kCudaNotReady is also the thread's last error, which whoever launches next would take for its own: see
+  // GetLastError.
   virtual int EventQuery(CudaEvent* event) = 0;
   virtual int EventSynchronize(CudaEvent* event) = 0;
   // Between the moments at which the device passed the two; below 0 when it passed `begin` last. Half a

@@ -107,7 +107,7 @@ int64_t FakeCuda::pageable_copies() const {
 bool FakeCuda::Coin(uint64_t sides) { return random_.Below(coins_++, sides) == 0; }
 
 int FakeCuda::Fail(int error) {
-  last_error_ = error;
+  last_errors_[std::this_thread::get_id()] = error;
   if (!Survivable(error)) sticky_ = error;
   changed_.SignalAll();
   return error;
@@ -514,7 +514,7 @@ int FakeCuda::EventQuery(CudaEvent* event) {
   if (state == nullptr) return Misuse("cudaEventQuery of an unknown event");
   if (state->stream >= 0 && queues_[state->stream]->done < state->number) {
     Demand(state->stream, state->number);  // Whoever polls must see it come.
-    return kCudaNotReady;
+    return Fail(kCudaNotReady);
   }
   HostKnows(VectorClock(state->clock));
   return kCudaSuccess;
@@ -615,7 +615,7 @@ int FakeCuda::LaunchHostFunc(Stream* stream, void (*function)(void*), void* argu
 
 int FakeCuda::GetLastError() {
   MutexLock lock(mu_);
-  return sticky_ != 0 ? StickyError() : std::exchange(last_error_, 0);
+  return sticky_ != 0 ? StickyError() : std::exchange(last_errors_[std::this_thread::get_id()], 0);
 }
 
 const char* FakeCuda::GetErrorString(int error) {

@@ -25,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/mutex.h"
@@ -189,7 +190,7 @@ class FakeCuda : public CudaApi {
   CondVar changed_;
   bool ending_ ABSL_GUARDED_BY(mu_) = false;
   int sticky_ ABSL_GUARDED_BY(mu_) = 0;
-  int last_error_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::thread::id, int> last_errors_ ABSL_GUARDED_BY(mu_);
   uint64_t coins_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t work_done_ ABSL_GUARDED_BY(mu_) = 0;

@@ -211,6 +211,29 @@ TEST(FakeCudaContextTest, WorkThatRunsHasEndedWhenACallSaysThatTheContextDied) {
   EXPECT_TRUE(work.ended);
 }
 
+TEST_F(FakeCudaTest, AnEventThatIsNotReadyIsTheLastErrorOfTheThreadThatAsked) {
+  FakeCuda cuda({.order = Order::kLazy});
+  Stream* stream = nullptr;
+  CudaEvent* event = nullptr;
+  std::atomic<bool> go = false;
+  ASSERT_EQ(cuda.StreamCreate(&stream), 0);
+  ASSERT_EQ(cuda.EventCreate(&event), 0);
+  const auto body = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+  };
+  ASSERT_EQ(cuda.LaunchHostFunc(stream, body, &go), 0);
+  ASSERT_EQ(cuda.EventRecord(event, stream), 0);
+  EXPECT_EQ(cuda.EventQuery(event), kCudaNotReady);
+  Thread other("other", [&] { EXPECT_EQ(cuda.GetLastError(), kCudaSuccess); });
+  other.Join();
+  EXPECT_EQ(cuda.GetLastError(), kCudaNotReady);
+  EXPECT_EQ(cuda.GetLastError(), kCudaSuccess);
+  go = true;
+  EXPECT_EQ(cuda.EventSynchronize(event), 0);
+  EXPECT_EQ(cuda.EventQuery(event), 0);
+  EXPECT_EQ(cuda.GetLastError(), kCudaSuccess);
+}
+
 TEST_F(FakeCudaTest, AnInjectedCallFailsOnceWhenTheContextSurvivesIt) {
   cuda_.FailCall(1, kCudaMemoryAllocation, "cudaHostAlloc");
   void* memory = nullptr;

@@ -8,6 +8,9 @@
 namespace strata::kx::emu {
 namespace {
 
+// Of its arrivals, and of the bytes it still expects.
+constexpr int kMbarrierMax = (1 << 20) - 1;
+
 Mbarrier* FindMbarrier(SharedAddress bar, Where where) {
   const auto found = machine->mbarriers.find(bar);
   if (found == machine->mbarriers.end()) {
@@ -132,12 +135,27 @@ void WriteStore(const BulkStore& store) {
   });
 }
 
+// Of each thread, with one block to an SM: ptxas gives a kernel that has setmaxnreg all that its launch bound
+// leaves, but no more than the largest count it raises to.
+int RegistersAtLaunch() {
+  int raised_to = 0;
+  for (const Thread& thread : machine->threads) {
+    if (thread.more_registers) raised_to = std::max(raised_to, thread.registers);
+  }
+  const int most = std::min(65536 / machine->thread_count() / 8 * 8, 256);
+  return raised_to == 0 ? most : std::min(most, raised_to);
+}
+
 }  // namespace
 
 void InitMbarrier(SharedAddress bar, int arrivals, Where where) {
   if (!machine->shared.Access(bar, 8, true, CurrentActor(), where)) return;
-  if (arrivals < 1 || arrivals > (1 << 20) - 1) {
+  if (arrivals < 1 || arrivals > kMbarrierMax) {
     Complain(where, "mbarrier with %d arrivals: 1 to 2^20 - 1", arrivals);
+    return;
+  }
+  if (machine->mbarriers.count(bar) != 0) {
+    Complain(where, "mbarrier 0x%x is initialized a second time: undefined while it is one", bar);
     return;
   }
   Mbarrier state;
@@ -165,6 +183,10 @@ void ArriveMbarrier(SharedAddress address, int bytes, Where where) {
   bar->clocks[machine->current] = std::max(bar->clocks[machine->current], self.clock);
   ++self.clock;
   bar->bytes += bytes;
+  if (bytes < 0 || bar->bytes > kMbarrierMax) {
+    Complain(where, "mbarrier 0x%x expects %ld bytes: at most 2^20 - 1", address,
+             static_cast<long>(bar->bytes));
+  }
   --bar->left;
   CompletePhase(*bar);
 }
@@ -299,34 +321,40 @@ void DrainAtExit(Thread& thread) {
   }
 }
 
-void SetRegisters(int registers, Where where) {
-  machine->self().registers = registers;
-  machine->self().waits_at = where;
+void SetRegisters(int registers, bool more, Where where) {
+  Thread& self = machine->self();
+  if (self.registers != 0) Complain(where, "a second setmaxnreg of one thread: the emulator knows one");
+  self.registers = registers;
+  self.more_registers = more;
+  self.waits_at = where;
 }
 
 void CheckRegisters() {
-  const int threads = machine->thread_count();
-  // What ptxas gives each thread at launch when it is told to fill the file.
-  const int at_launch = std::min(65536 / threads / 8 * 8, 255);
+  const int threads = machine->thread_count(), at_launch = RegistersAtLaunch();
   int64_t sum = 0;
   bool used = false;
   Where where = {nullptr, 0};
   for (int i = 0; i < threads; ++i) {
     const Thread& thread = machine->threads[i];
     machine->current = i;
-    if (thread.registers != 0) {
-      used = true;
-      where = thread.waits_at;
-    }
     if (thread.registers != machine->threads[i / 128 * 128].registers) {
       Complain(thread.waits_at, "threads of one warpgroup set %d and %d registers", thread.registers,
                machine->threads[i / 128 * 128].registers);
     }
     sum += thread.registers != 0 ? thread.registers : at_launch;
+    if (thread.registers == 0) continue;
+    used = true;
+    where = thread.waits_at;
+    if (thread.more_registers ? thread.registers < at_launch : thread.registers > at_launch) {
+      Complain(where, "setmaxnreg.%s to %d of a thread that was launched with %d: undefined",
+               thread.more_registers ? "inc" : "dec", thread.registers, at_launch);
+    }
   }
-  if (used && sum > 65536) {
-    Complain(where, "setmaxnreg gives the block %ld registers: 65536 is all there is",
-             static_cast<long>(sum));
+  // The launch took no more than this for the block: an increase past it waits for ever.
+  const int64_t pool = static_cast<int64_t>(at_launch) * threads;
+  if (used && sum > pool) {
+    Complain(where, "setmaxnreg gives the block %ld registers: it was launched with %ld",
+             static_cast<long>(sum), static_cast<long>(pool));
   }
 }
 

@@ -24,7 +24,7 @@ void LoadTensor(SharedAddress to, const TensorMap& map, SharedAddress bar, int r
 void StoreTensor(const TensorMap& map, SharedAddress from, int rank, const int* at, Where where);
 void CommitStores();
 void WaitStores(int groups_left, bool only_read);
-void SetRegisters(int registers, Where where);
+void SetRegisters(int registers, bool more, Where where);
 void FenceWgmma();
 void CheckFree(const void* registers);
 void IssueWgmma(float* d, int n, const WgmmaOperands& operands, Where where);
@@ -103,12 +103,12 @@ inline void StMatrixX2Trans(SharedAddress row, const uint32_t (&r)[2], KX_WHERE)
 template <int kRegisters>
 void SetMaxRegistersInc(KX_WHERE) {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-  emu::SetRegisters(kRegisters, where);
+  emu::SetRegisters(kRegisters, true, where);
 }
 template <int kRegisters>
 void SetMaxRegistersDec(KX_WHERE) {
   static_assert(kRegisters % 8 == 0 && kRegisters >= 24 && kRegisters <= 256);
-  emu::SetRegisters(kRegisters, where);
+  emu::SetRegisters(kRegisters, false, where);
 }
 
 // What the kernel wrote matters to nvcc only; naming registers that a wgmma in flight owns would be wrong

@@ -166,7 +166,8 @@ struct Thread {
 
   Clock proxy_fence = 0;  // own stores up to this time are visible to the asynchronous proxy
   int mbarrier_parity = 0;
-  int registers = 0;  // by setmaxnreg; 0 as launched
+  int registers = 0;            // by setmaxnreg; 0 as launched
+  bool more_registers = false;  // it was an increase
   bool wgmma_fenced = false;
   uint32_t wgmmas_issued = 0;
   std::vector<Wgmma> open_wgmmas;

@@ -17,14 +17,15 @@ KX_DEVICE void MbarArrive(SharedAddress bar) {
 KX_DEVICE void MbarArriveExpectTx(SharedAddress bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
+// Each lane asks for itself, and may be told later than its neighbour: no branch here is bra.uni.
 KX_DEVICE void MbarWait(SharedAddress bar, int parity) {
   asm volatile(
       "{\n"
       ".reg .pred P;\n"
       "WAIT:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
-      "@P bra.uni DONE;\n"
-      "bra.uni WAIT;\n"
+      "@P bra DONE;\n"
+      "bra WAIT;\n"
       "DONE:\n"
       "}" ::"r"(bar),
       "r"(parity)
