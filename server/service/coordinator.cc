@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/crc32c.h"
+#include "common/random_hex.h"
 #include "common/status.h"
-#include "server/service/names.h"
 #include "server/state/failure_policy.h"
 #include "server/store/job_codec.h"
 
