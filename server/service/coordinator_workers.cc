@@ -10,6 +10,7 @@
 #include "proto/duration/duration.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"
+#include "server/state/worker_claim.h"
 #include "server/store/job_codec.h"
 
 namespace strata::server {
@@ -122,6 +123,8 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   if (!IsWorkerId(request.worker_id())) {
     return InvalidField("worker_id", "must be of [A-Za-z0-9._-], 1 to 100 characters");
   }
+  if (!request.identity().empty() && !IsWorkerId(request.identity()))
+    return InvalidField("identity", "must be of [A-Za-z0-9._-], at most 100 characters");
   STRATA_RETURN_IF_ERROR(CheckCapacity(request.capacity()));
   if (request.running_size() > kReportsMax)
     return InvalidField("running", absl::StrCat("at most ", kReportsMax));
@@ -141,21 +144,17 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   }
   MutexLock lock(mu_);
   if (draining_) return ServerDraining();
-  const auto found = workers_.find(request.worker_id());
-  if (found != workers_.end() && request.incarnation() < found->second.incarnation) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_INCARNATION",
-                     absl::StrCat("a newer agent has registered as ", request.worker_id(),
-                                  ": two agents must not share a worker id"),
-                     {{"incarnation", absl::StrCat(found->second.incarnation)}});
-  }
-  if (found == workers_.end() && workers_.size() >= kWorkersMax) {
+  STRATA_RETURN_IF_ERROR(CheckClaim(request));
+  if (workers_.count(request.worker_id()) == 0 && workers_.size() >= kWorkersMax) {
     return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
                      absl::StrCat("there are ", kWorkersMax, " workers already"));
   }
   Worker& worker = workers_[request.worker_id()];
   // A restart of the agent is what repairs a worker that was quarantined for a hardware fault.
-  if (request.incarnation() != worker.incarnation) worker.suspect = worker.draining = false;
+  if (request.incarnation() != worker.incarnation || request.identity() != worker.identity)
+    worker.suspect = worker.draining = false;
   worker.id = request.worker_id();
+  worker.identity = request.identity();
   worker.incarnation = request.incarnation();
   worker.capacity = Bounded(request.capacity());
   worker.total = TotalOf(request.capacity());
@@ -179,17 +178,51 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   return response;
 }
 
+absl::Status Coordinator::CheckClaim(const v1::RegisterRequest& request) {
+  ExpireLeases();  // so that an id is free as soon as its lease is over, and the attempts under it have ended
+  const auto found = workers_.find(request.worker_id());
+  if (found == workers_.end()) return absl::OkStatus();
+  const Worker& holder = found->second;
+  switch (JudgeClaim(holder, !table_.JobsOn(holder.id).empty(), request.identity(), request.incarnation())) {
+    case Claim::kGranted:
+      break;
+    case Claim::kSuperseded:
+      return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_INCARNATION",
+                       absl::StrCat("a newer agent has registered as worker ", holder.id,
+                                    ": two agents must not share a worker id, give one of them another "
+                                    "--worker-id and --state-dir"),
+                       {{"incarnation", absl::StrCat(holder.incarnation)}});
+    case Claim::kHeld: {
+      const absl::Duration left = LeaseLeft(holder);
+      return WithRetry(
+          MakeError(
+              absl::StatusCode::kAlreadyExists, "WORKER_ID_IN_USE",
+              absl::StrCat("worker id ", holder.id, " is another agent's, whose lease lasts for ",
+                           absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
+                           " more, and longer when it renews it: give this strata_worker another "
+                           "--worker-id; if it stands in for that agent (whose --state-dir was lost, or "
+                           "copied to this machine), it gets the id when the lease is over"),
+              {{"worker", holder.id}}),
+          left);
+    }
+  }
+  return absl::OkStatus();
+}
+
 void Coordinator::EndUnreported(const Worker& worker, int64_t incarnation, const Reports& reports) {
   std::set<std::string> reported;
   for (const v1::TaskReport& report : reports) reported.insert(RefOf(report.job_uid(), report.attempt()));
   for (const JobPtr& job : table_.JobsOn(worker.id)) {
     const std::string ref = RefOf(job->uid, job->attempt);
     if (reported.count(ref) > 0) continue;
-    if (job->worker_incarnation != incarnation) {
-      // The agent that was granted the attempt has ended, and its successor found nothing of it.
+    const bool same_agent = MayBeSameAgent(job->worker_identity, worker.identity);
+    if (!same_agent || job->worker_incarnation != incarnation) {
+      // The agent that was granted the attempt has ended, and its successor found nothing of it; or its lease
+      // was over before another one took its place.
       v1::Failure failure;
       failure.set_cause(v1::WORKER_LOST);
-      failure.set_message(absl::StrCat("the agent of worker ", worker.id, " was restarted"));
+      failure.set_message(
+          absl::StrCat("the agent of worker ", worker.id, same_agent ? " was restarted" : " was replaced"));
       EndAttempt(job, {job->attempt, failure, std::nullopt}, absl::StrCat("worker ", worker.id));
       continue;
     }
@@ -300,6 +333,8 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
   digest->clear();
   const int64_t now = clock_.MonotonicNanos();
   for (const auto& [uid, job] : jobs) {
+    // The agent that had the id before may still run it: a store that fails keeps its end from being written.
+    if (!MayBeSameAgent(job->worker_identity, worker.identity)) continue;
     v1::DesiredTask& task = *response.add_desired();
     task.set_job_uid(uid);
     task.set_job_name(job->name);
@@ -341,7 +376,10 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   MutexLock lock(mu_);
   const auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> Worker* {
     const auto found = workers_.find(request.worker());
-    if (found == workers_.end() || found->second.incarnation != request.incarnation()) return nullptr;
+    if (found == workers_.end() || found->second.incarnation != request.incarnation() ||
+        found->second.identity != request.identity()) {
+      return nullptr;
+    }
     const WorkerState state = found->second.state;
     return state == WorkerState::kReady || state == WorkerState::kQuarantined ? &found->second : nullptr;
   };

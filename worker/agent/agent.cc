@@ -28,6 +28,8 @@ constexpr absl::Duration kRpcTimeout = absl::Seconds(10);
 constexpr absl::Duration kWearInterval = absl::Seconds(10);
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(3);
+// While another agent has the worker id: it may go before its lease does, in order.
+constexpr absl::Duration kMaxIdWait = absl::Seconds(30);
 // Between two Syncs when the coordinator answers at once and nothing changed here.
 constexpr absl::Duration kMinSyncPause = absl::Milliseconds(50);
 // WaitConnected cannot be interrupted: how late a stop request may be seen.
@@ -61,6 +63,10 @@ bool IsPermanent(const absl::Status& status) {
       return false;
   }
 }
+
+// Answers to Register and to a worker whose id another agent has.
+bool IsIdInUse(const absl::Status& status) { return ErrorReason(status) == "WORKER_ID_IN_USE"; }
+bool IsSuperseded(const absl::Status& status) { return ErrorReason(status) == "STALE_INCARNATION"; }
 
 // The end of a task of an earlier incarnation, whose processes and scratch are gone by now.
 v1::TaskReport ReportOf(const TaskRecord& record, const std::string& worker_id) {
@@ -209,15 +215,22 @@ void Agent::SyncLoop() {
       Pause(std::max(next_sync_, kMinSyncPause - took), /*for_changes=*/true);
       continue;
     }
-    if (!ever_registered && IsPermanent(status)) {
+    if (IsSuperseded(status) || (ever_registered && IsIdInUse(status))) {
+      fatal_ = absl::AbortedError(absl::StrCat(
+          "another agent has taken the place of worker ", options_.worker_id, ": its ", tasks_.size(),
+          " task(s) are stopped here; the coordinator at ", options_.server, " says: ", status.message()));
+      return;
+    }
+    if (!ever_registered && IsPermanent(status) && !IsIdInUse(status)) {
       fatal_ = Annotate(status, absl::StrCat("the coordinator at ", options_.server, " refuses worker ",
                                              options_.worker_id));
       return;
     }
-    CheckLease();
+    if (ever_registered) CheckLease();
     // A fleet whose coordinator comes back should not knock in step.
-    const absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
-    spdlog::warn("coordinator {}: {}; again in {}", options_.server, status.ToString(),
+    absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
+    if (IsIdInUse(status)) pause = std::max(pause, std::min(RetryDelay(status), kMaxIdWait));
+    spdlog::warn("coordinator {}: {}; again in {}", options_.server, std::string(status.message()),
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(1))));
     PauseAfterFailure(pause);
     backoff = std::min(backoff * 2, kMaxBackoff);
@@ -351,6 +364,7 @@ absl::Status Agent::RegisterOnce() {
   v1::RegisterRequest request;
   request.set_worker_id(options_.worker_id);
   request.set_incarnation(state_->incarnation());
+  request.set_identity(state_->identity());
   RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   request.set_version(kVersion);
@@ -388,6 +402,7 @@ absl::Status Agent::SyncOnce() {
   v1::SyncRequest request;
   request.set_worker(worker_);
   request.set_incarnation(state_->incarnation());
+  request.set_identity(state_->identity());
   RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   for (v1::TaskReport& report : Reports()) *request.add_tasks() = std::move(report);

@@ -40,6 +40,7 @@ TEST_F(AgentTest, KilledAgentTakesItsTrainersWithItAndTheNextOneTellsTheTruth) {
   const auto registers = coordinator_.registers();
   ASSERT_EQ(registers.size(), 2u);
   EXPECT_GT(registers[1].incarnation(), registers[0].incarnation());
+  EXPECT_EQ(registers[1].identity(), registers[0].identity());
   ASSERT_EQ(registers[1].running_size(), 1);
   EXPECT_EQ(registers[1].running(0).phase(), "STOPPED");
   EXPECT_EQ(registers[1].running(0).failure().cause(), v1::WORKER_LOST);

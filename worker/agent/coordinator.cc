@@ -7,6 +7,7 @@
 
 #include "absl/strings/cord.h"
 #include "common/clock.h"
+#include "proto/duration/duration.h"
 #include "proto/google/rpc/error_details.pb.h"
 #include "proto/strata/v1/worker.grpc.pb.h"
 
@@ -14,6 +15,7 @@ namespace strata {
 namespace {
 
 constexpr char kReasonPayload[] = "strata/error-reason";
+constexpr char kRetryPayload[] = "strata/retry-delay";
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
@@ -22,7 +24,12 @@ absl::Status FromGrpc(const grpc::Status& status) {
   if (!status.error_details().empty() && details.ParseFromString(status.error_details())) {
     for (const google::protobuf::Any& any : details.details()) {
       google::rpc::ErrorInfo info;
+      google::rpc::RetryInfo retry;
       if (any.UnpackTo(&info)) result.SetPayload(kReasonPayload, absl::Cord(info.reason()));
+      if (any.UnpackTo(&retry)) {
+        const absl::Duration delay = FromProto(retry.retry_delay());
+        result.SetPayload(kRetryPayload, absl::Cord(absl::FormatDuration(delay)));
+      }
     }
   }
   return result;
@@ -149,6 +156,13 @@ std::unique_ptr<Coordinator> ConnectCoordinator(const std::string& address) {
 std::string ErrorReason(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   return payload.has_value() ? std::string(*payload) : "";
+}
+
+absl::Duration RetryDelay(const absl::Status& status) {
+  const auto payload = status.GetPayload(kRetryPayload);
+  absl::Duration delay;
+  return payload.has_value() && absl::ParseDuration(std::string(*payload), &delay) ? delay
+                                                                                   : absl::ZeroDuration();
 }
 
 bool IsFinal(const absl::Status& status) {
