@@ -106,8 +106,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   STRATA_ASSIGN_OR_RETURN(const std::vector<TaskRecord> records, state->ReadAll(&unreadable));
   for (const std::string& problem : unreadable) spdlog::error("unreadable task record: {}", problem);
   STRATA_RETURN_IF_ERROR(KillLeftovers(options.state_dir, records, kLeftoverTimeout));
-  STRATA_ASSIGN_OR_RETURN(const std::vector<std::string> swept,
-                          SweepScratch(options.nvme_paths, options.worker_id, records));
+  STRATA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> swept,
+      SweepScratch(options.nvme_paths, ScratchOwner(options.worker_id, options.state_dir), records));
   for (const std::string& folder : swept) spdlog::info("removed leftover scratch {}", folder);
 
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<WearLog> wear, WearLog::Open(options.state_dir + "/nvme_wear"),

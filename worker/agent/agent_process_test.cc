@@ -51,6 +51,17 @@ TEST_F(AgentTest, KilledAgentTakesItsTrainersWithItAndTheNextOneTellsTheTruth) {
   EXPECT_TRUE(coordinator_.LastReport("job", 2).finished());
 }
 
+TEST_F(AgentTest, AnotherAgentOfTheSameIdLeavesItsScratchAlone) {
+  auto agent = StartAgent();
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=0");
+  ASSERT_TRUE(coordinator_.WaitForStep(2, "job"));
+  coordinator_.Configure([](auto& b) { b.register_reason = "WORKER_ID_IN_USE"; });
+  AgentProcess other(coordinator_.address(), folder_ + "/other", {"--nvme-path=" + folder_ + "/nvme"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.refused_registers() > 0; }));
+  EXPECT_FALSE(agent->Scratch().empty());
+  EXPECT_EQ(agent->Trainers().size(), 1u);
+}
+
 TEST_F(AgentTest, EndThatTheCoordinatorDidNotHearSurvivesTheAgent) {
   coordinator_.Configure([](auto& b) { b.forget = false; });
   auto agent = StartAgent();
