@@ -220,6 +220,22 @@ TEST_F(RendezvousTest, ACancelThatIsNotWrittenEndsNothing) {
   store_.SetFailure(absl::OkStatus());
 }
 
+TEST_F(RendezvousTest, AJobThatIsNotWrittenYetIsNobodysToMeetIn) {
+  store_.Hold(true);
+  absl::StatusOr<v1::Job> created;
+  Thread creator("create", [&] { created = Create("a"); });
+  v1::Job job;
+  job.set_uid(store_.WaitForQueued()->uid);
+  for (const int attempt : {0, 1}) {
+    job.mutable_status()->set_attempt(attempt);
+    EXPECT_EQ(ReasonOf(AskAll(job, {Rank(0, 2)}).status()), "STORAGE_DEGRADED") << attempt;
+  }
+  store_.Hold(false);
+  creator.Join();
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(ReasonOf(AskAll(job, {Rank(0, 2)}).status()), "STALE_ATTEMPT") << "no attempt was granted";
+}
+
 TEST_F(RendezvousTest, ALostWorkerEndsIt) {
   const v1::Job job = StartJob();
   const auto states = Held(job, {Rank(0, 2), Rank(1, 3)}, [] {});
