@@ -400,6 +400,26 @@ class ErrorTest(ServerTest):
         self.answer("GetJob", job("STARTING", groups=[forming]))
         self.assertIn('"missing"', self.run_cli("get", "austen-ab12", "-o", "json").stdout)
 
+    def test_text_of_others_does_not_steer_the_terminal(self):
+        evil = "gone\x1b[2J\nstate        SUCCEEDED \u009b1A"
+        shown = "gone\\x1b[2J\\nstate        SUCCEEDED \\xc2\\x9b1A"
+        failed = stubs.rendezvous.GroupStatus(group="tp.0", generation=1, size=2,
+                                              state=stubs.rendezvous.GroupState.State.Value("FAILED"), message=evil)
+        failure = stubs.jobs.Failure(cause="USER_ERROR", message=evil, log_tail="one\r\ntwo\x1b[A\n")
+        self.answer("GetJob", job("FAILED", groups=[failed], last_failure=failure))
+        lines = self.run_cli("get", "austen-ab12").stdout.splitlines()
+        self.assertIn(f"group        tp.0 of 2 ranks, generation 1: FAILED, {shown}", lines)
+        self.assertIn(f"why          {shown}", lines)
+        self.assertEqual(lines[-4:], ["log tail:", "one", "two\\x1b[A", ""])
+        event = stubs.jobs.JobEvent(message=evil, to="FAILED")
+        self.answer("ListJobEvents", stubs.jobs.ListJobEventsResponse(events=[event]))
+        self.assertTrue(self.run_cli("events", "austen-ab12").stdout.splitlines()[1].endswith(shown))
+        worker = stubs.fleet.Worker(name="w1", state="QUARANTINED", reason=evil)
+        self.answer("GetWorker", worker)
+        self.assertIn(f"QUARANTINED ({shown})", self.run_cli("worker", "describe", "w1").stdout)
+        self.answer("GetJob", Refusal(grpc.StatusCode.INTERNAL, evil, "INTERNAL"))
+        self.assertEqual(self.run_cli("get", "austen-ab12").stderr.splitlines()[0], "error: gone\\x1b[2J")
+
     def test_details_are_told(self):
         violation = stubs.rpc.BadRequest.FieldViolation(field="memory.device", description="must be above 7 bytes")
         quota = stubs.rpc.QuotaFailure.Violation(subject="queue:default", description="is full")

@@ -256,6 +256,11 @@ TEST_F(RendezvousTest, ARankThatFailsEndsAGroupThatStands) {
     EXPECT_EQ(Ask(job, failed).cause(), v1::GroupState::RANK_FAILED);
   });
   for (const v1::GroupState& state : states) EXPECT_EQ(state.message(), "rank 2: the disk is full");
+
+  v1::GroupMember wordy = Rank(0, 2, 2);
+  wordy.set_failure(std::string(1 << 20, 'x'));
+  EXPECT_LT(Ask(job, wordy).message().size(), 1100u);
+  EXPECT_LT(Get("a").status().groups(0).message().size(), 1100u);
 }
 
 TEST_F(RendezvousTest, ACoordinatorThatRestartsInTheMiddleIsToldAgainInAnyOrder) {

@@ -436,6 +436,47 @@ TEST_F(CoordinatorTest, FailuresAreHandledByTheirCause) {
       << "a restarted agent is trusted again, and there is no other";
 }
 
+TEST_F(CoordinatorTest, TextsOfAWorkerAreCutBeforeTheyAreKept) {
+  const std::string flood(1 << 20, 'x');
+  v1::RegisterRequest request;
+  request.set_worker_id("w1");
+  request.set_incarnation(1);
+  request.set_checkpoint_root("/ckpt");
+  request.set_version(flood);
+  *request.mutable_capacity() = CapacityOf(100);
+  request.mutable_capacity()->mutable_nvme(0)->set_path(flood);
+  request.mutable_capacity()->mutable_nvme(0)->set_free_bytes(100 * kMiB);
+  request.mutable_capacity()->mutable_nvme(0)->set_fs_type(flood);
+  request.mutable_capacity()->add_ladder()->set_why(flood);
+  request.mutable_capacity()->mutable_machine()->set_source(flood);
+  ASSERT_TRUE(coordinator_->Register(request, CallContext()).ok());
+  EXPECT_LT(coordinator_->ListWorkers({})->ByteSizeLong(), 8u << 10);
+  (*request.mutable_capacity()->mutable_labels())["zone"] = flood;
+  EXPECT_EQ(ReasonOf(coordinator_->Register(request, CallContext()).status()), "INVALID_REQUEST");
+
+  ASSERT_TRUE(Create("fails").ok());
+  Sync("w1", 1);
+  v1::TaskReport report = Stopped(Get("fails"));
+  report.add_ladder()->set_why(flood);
+  v1::Failure& failure = *report.mutable_failure();
+  failure.set_cause(v1::USER_ERROR);
+  failure.set_message(flood);
+  failure.set_log_tail(flood);
+  failure.set_worker(flood);
+  Sync("w1", 1, {report});
+  EXPECT_EQ(StateOf("fails"), v1::Job::FAILED);
+  EXPECT_LT(Get("fails").ByteSizeLong(), 32u << 10);
+
+  ASSERT_TRUE(Create("succeeds").ok());
+  Sync("w1", 1);
+  report = Finished(Get("succeeds"));
+  report.mutable_result()->set_trace_path(flood);
+  report.mutable_result()->set_checkpoint_path(flood);
+  Sync("w1", 1, {report});
+  EXPECT_EQ(StateOf("succeeds"), v1::Job::SUCCEEDED);
+  EXPECT_LT(Get("succeeds").ByteSizeLong(), 16u << 10);
+}
+
 TEST_F(CoordinatorTest, AStartThatTakesTooLongAndATrainerThatDoesNotStepAreStopped) {
   ASSERT_TRUE(Register("w1", 1).ok());
   ASSERT_TRUE(Create("a").ok());

@@ -54,27 +54,38 @@ absl::Status CheckCapacity(const v1::Capacity& capacity) {
             capacity.ladder_size() <= kRungsMax;
   for (const v1::NvmeVolume& volume : capacity.nvme())
     ok = ok && volume.bytes() >= 0 && volume.free_bytes() >= 0;
+  for (const auto& [name, value] : capacity.labels())
+    ok = ok && name.size() <= kSourceMax && value.size() <= kSourceMax;
   if (ok) return absl::OkStatus();
-  return InvalidField("capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
-                                               " volumes, 64 labels and ", kRungsMax, " rungs"));
+  return InvalidField(
+      "capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
+                               " volumes, 64 labels of ", kSourceMax, " bytes and ", kRungsMax, " rungs"));
+}
+
+using Rungs = google::protobuf::RepeatedPtrField<v1::Rung>;
+
+std::vector<v1::Rung> LadderOf(const Rungs& reported) {
+  std::vector<v1::Rung> ladder;
+  for (int i = 0; i < std::min(reported.size(), kRungsMax); ++i) {
+    v1::Rung& rung = ladder.emplace_back();
+    rung.set_rung(TruncateUtf8(reported[i].rung(), 50));
+    rung.set_chosen(TruncateUtf8(reported[i].chosen(), 100));
+    rung.set_why(TruncateUtf8(reported[i].why(), 500));
+  }
+  return ladder;
 }
 
 // Texts of a worker are kept and shown: no longer than a line.
 v1::Capacity Bounded(v1::Capacity capacity) {
   if (capacity.has_machine())
     capacity.mutable_machine()->set_source(TruncateUtf8(capacity.machine().source(), kSourceMax));
-  return capacity;
-}
-
-std::vector<v1::Rung> LadderOf(const v1::TaskReport& report) {
-  std::vector<v1::Rung> ladder;
-  for (int i = 0; i < std::min(report.ladder_size(), kRungsMax); ++i) {
-    v1::Rung& rung = ladder.emplace_back();
-    rung.set_rung(TruncateUtf8(report.ladder(i).rung(), 50));
-    rung.set_chosen(TruncateUtf8(report.ladder(i).chosen(), 100));
-    rung.set_why(TruncateUtf8(report.ladder(i).why(), 500));
+  for (v1::NvmeVolume& volume : *capacity.mutable_nvme()) {
+    volume.set_path(TruncateUtf8(volume.path(), kPathMax));
+    volume.set_fs_type(TruncateUtf8(volume.fs_type(), 100));
   }
-  return ladder;
+  const std::vector<v1::Rung> ladder = LadderOf(capacity.ladder());
+  capacity.mutable_ladder()->Assign(ladder.begin(), ladder.end());
+  return capacity;
 }
 
 std::string RefOf(const std::string& uid, int32_t attempt) { return absl::StrCat(uid, "/", attempt); }
@@ -88,6 +99,12 @@ v1::Failure CleanFailure(v1::Failure failure) {
   failure.set_log_tail(TruncateUtf8(failure.log_tail(), kLogTailMax));
   failure.set_worker(TruncateUtf8(failure.worker(), 100));
   return failure;
+}
+
+v1::RunResult CleanResult(v1::RunResult result) {
+  result.set_trace_path(TruncateUtf8(result.trace_path(), kPathMax));
+  result.set_checkpoint_path(TruncateUtf8(result.checkpoint_path(), kPathMax));
+  return result;
 }
 
 // A relative path without "..", "." or empty parts.
@@ -278,7 +295,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
   if (std::isfinite(report.tokens_per_second()) && report.tokens_per_second() >= 0) {
     progress.tokens_per_second = report.tokens_per_second();
   }
-  if (report.ladder_size() > 0) progress.ladder = LadderOf(report);
+  if (report.ladder_size() > 0) progress.ladder = LadderOf(report.ladder());
   // Counts over attempts, so it only grows: an agent that starts again knows nothing of what it counted
   // before.
   progress.nvme_written_bytes = std::max(progress.nvme_written_bytes, report.nvme_written_bytes());
@@ -289,7 +306,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
     std::optional<v1::Failure> failure;
     std::optional<v1::RunResult> result;
     if (report.finished()) {
-      result = report.result();
+      result = CleanResult(report.result());
     } else if (report.has_failure()) {
       failure = CleanFailure(report.failure());
     }
