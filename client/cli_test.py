@@ -466,6 +466,26 @@ class ErrorTest(ServerTest):
         self.assertEqual(done.returncode, 3)
         self.assertIn("there is no job", done.stderr)
 
+    def test_a_beginning_that_ends_in_a_dash_is_one(self):
+        def whole(request):
+            # As the coordinator does: no job's name ends so.
+            if request.name.endswith("-"):
+                raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "name: must be of [a-z0-9-]", "INVALID_REQUEST")
+            return job(name=request.name)
+        self.server.handlers["GetJob"] = whole
+        page = stubs.jobs.ListJobsResponse
+        self.answer("ListJobs", page(jobs=[job(name=NAME), job(name=NAME.replace("austen", "bronte"))]))
+        for beginning in ("austen-", "projects/default/jobs/austen-"):
+            done = self.run_cli("-o", "json", "get", beginning)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["name"], NAME)
+        done = self.run_cli("get", "dickens-")
+        self.assertEqual((done.returncode, done.stderr), (3, "error: no job's name begins with dickens-\n"))
+        self.answer("ListJobs", Refusal(grpc.StatusCode.PERMISSION_DENIED, "not yours", "DENIED"))
+        done = self.run_cli("get", "austen-")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("not yours", done.stderr)
+
     def test_a_change_that_is_confirmed_late_is_no_failure(self):
         late = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
         self.answer("CancelJob", late, late, job("CANCELLED"))
