@@ -241,8 +241,7 @@ void Agent::SyncLoop() {
 void Agent::Pause(absl::Duration pause, bool for_changes) {
   const int64_t until = Now() + absl::ToInt64Nanoseconds(pause);
   MutexLock lock(mu_);
-  const int stops_before = stop_requests_;
-  while (stop_requests_ == stops_before && !(for_changes && dirty_)) {
+  while (stop_requests_ == stops_seen_ && !(for_changes && dirty_)) {
     const int64_t left = until - Now();
     if (left <= 0) return;
     wake_.WaitFor(mu_, std::chrono::nanoseconds(left));
@@ -251,18 +250,13 @@ void Agent::Pause(absl::Duration pause, bool for_changes) {
 
 void Agent::PauseAfterFailure(absl::Duration pause) {
   const int64_t until = Now() + absl::ToInt64Nanoseconds(pause);
-  int stops_before;
-  {
-    MutexLock lock(mu_);
-    stops_before = stop_requests_;
-  }
   // A coordinator that takes connections and fails calls must not be asked without any pause.
   Pause(std::min(pause, kMinBackoff), /*for_changes=*/false);
   if (coordinator_->IsConnected()) return Pause(absl::Nanoseconds(until - Now()), /*for_changes=*/false);
   while (Now() < until) {
     {
       MutexLock lock(mu_);
-      if (stop_requests_ != stops_before) return;
+      if (stop_requests_ != stops_seen_) return;
     }
     if (coordinator_->WaitConnected(std::min(absl::Nanoseconds(until - Now()), kConnectSlice))) return;
   }
@@ -286,7 +280,7 @@ void Agent::ApplyStopRequests() {
   int stops;
   {
     MutexLock lock(mu_);
-    stops = stop_requests_;
+    stops = stops_seen_ = stop_requests_;
   }
   if (stops == 0) return;
   for (auto& [key, task] : tasks_) {

@@ -64,7 +64,8 @@ class Agent {
 
   void SyncLoop();
   bool ShutdownDone();
-  // Waits for `pause`, a stop request, or (if `for_changes`) something to report.
+  // Waits for `pause`, a stop request that ApplyStopRequests has not seen, or (if `for_changes`) something to
+  // report.
   void Pause(absl::Duration pause, bool for_changes);
   // After a failure: waits for `pause` or a stop request; where the connection is what failed, only until
   // it stands again.
@@ -110,6 +111,7 @@ class Agent {
   int64_t last_answer_sent_ = 0;
   bool lease_ended_ = false;
   int64_t report_deadline_ = 0;  // of shutdown; 0: tasks still run
+  int stops_seen_ = 0;           // stop requests that ApplyStopRequests has acted on
   bool told_draining_ = false;   // the last answered Sync said that this worker is stopping
   absl::Status fatal_;           // read by Run after the thread ended
 
