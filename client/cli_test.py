@@ -420,6 +420,14 @@ class ErrorTest(ServerTest):
         self.answer("GetJob", Refusal(grpc.StatusCode.INTERNAL, evil, "INTERNAL"))
         self.assertEqual(self.run_cli("get", "austen-ab12").stderr.splitlines()[0], "error: gone\\x1b[2J")
 
+    def test_where_nobody_answers_the_address_and_the_remedy_are_told(self):
+        self.server.stop()
+        done = self.run_cli("get", "austen-ab12")
+        self.assertEqual(done.returncode, 5)
+        told = done.stderr.replace(" (Connection refused)", "")  # gRPC does not always keep it
+        self.assertEqual(told, f"error: nobody answers at {self.server.address}: start strata_server there, "
+                         "or name the coordinator's address with --server or STRATA_SERVER\n")
+
     def test_details_are_told(self):
         violation = stubs.rpc.BadRequest.FieldViolation(field="memory.device", description="must be above 7 bytes")
         quota = stubs.rpc.QuotaFailure.Violation(subject="queue:default", description="is full")

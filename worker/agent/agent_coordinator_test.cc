@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "worker/agent/agent_testing.h"
 
@@ -105,6 +106,17 @@ TEST_F(AgentTest, LogFloodIsBoundedAndLosesNoMetrics) {
   coordinator_.Start();
   ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
   EXPECT_TRUE(Eventually([&] { return coordinator_.Losses("job").size() == 60; }));
+}
+
+TEST_F(AgentTest, SaysWhereNobodyAnswersAndWhatToDo) {
+  coordinator_.Stop();
+  auto agent = StartAgent();
+  const std::string told = absl::StrCat("nobody answers at ", coordinator_.address());
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(agent->Log(), told); })) << agent->Log();
+  EXPECT_TRUE(absl::StrContains(agent->Log(),
+                                "start strata_server there, or name the coordinator's address with "
+                                "--server; again in"));
+  EXPECT_FALSE(absl::StrContains(agent->Log(), "last error"));
 }
 
 TEST_F(AgentTest, RefusedRegistrationIsAnErrorWithItsReason) {
