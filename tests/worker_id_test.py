@@ -47,7 +47,7 @@ def main():
 
         def runs(name, attempt):
             status = cluster.get(job)["status"]
-            return int(status["attempt"]) == attempt and status["state"] == "RUNNING" and len(cluster.trainers(name)) == 1
+            return int(status.get("attempt", 0)) == attempt and status["state"] == "RUNNING" and len(cluster.trainers(name)) == 1
 
         wait_for("the first attempt", lambda: runs("worker", 1))
         cluster.start_worker("second")
