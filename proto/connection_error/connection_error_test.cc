@@ -25,10 +25,11 @@ TEST(ExplainNoAnswerTest, SaysThatNobodyIsThereAndWhy) {
 TEST(ExplainNoAnswerTest, TellsAWrongNameABrokenConnectionAndASlowServerApart) {
   EXPECT_EQ(Explain("DNS resolution failed for host:7411: C-ares status is not ARES_SUCCESS: not found"),
             "no address is known for the host of host:7411: correct --server");
-  EXPECT_EQ(
-      Explain("Socket closed"),
-      "the connection to the coordinator at host:7411 broke (Socket closed): it may be starting again, try "
-      "again");
+  EXPECT_EQ(Explain("Socket closed"),
+            "the connection to the coordinator at host:7411 broke: it may be starting again, try again");
+  EXPECT_EQ(Explain("recvmsg:Connection reset by peer"),
+            "the connection to the coordinator at host:7411 broke (Connection reset by peer): it may be "
+            "starting again, try again");
   EXPECT_EQ(Explain("Deadline Exceeded", absl::StatusCode::kDeadlineExceeded),
             "the coordinator at host:7411 has not answered in time: it or the way to it is slow, try again");
 }
