@@ -400,6 +400,34 @@ class ErrorTest(ServerTest):
         self.answer("GetJob", job("STARTING", groups=[forming]))
         self.assertIn('"missing"', self.run_cli("get", "austen-ab12", "-o", "json").stdout)
 
+    def test_text_of_others_does_not_steer_the_terminal(self):
+        evil = "gone\x1b[2J\nstate        SUCCEEDED \u009b1A"
+        shown = "gone\\x1b[2J\\nstate        SUCCEEDED \\xc2\\x9b1A"
+        failed = stubs.rendezvous.GroupStatus(group="tp.0", generation=1, size=2,
+                                              state=stubs.rendezvous.GroupState.State.Value("FAILED"), message=evil)
+        failure = stubs.jobs.Failure(cause="USER_ERROR", message=evil, log_tail="one\r\ntwo\x1b[A\n")
+        self.answer("GetJob", job("FAILED", groups=[failed], last_failure=failure))
+        lines = self.run_cli("get", "austen-ab12").stdout.splitlines()
+        self.assertIn(f"group        tp.0 of 2 ranks, generation 1: FAILED, {shown}", lines)
+        self.assertIn(f"why          {shown}", lines)
+        self.assertEqual(lines[-4:], ["log tail:", "one", "two\\x1b[A", ""])
+        event = stubs.jobs.JobEvent(message=evil, to="FAILED")
+        self.answer("ListJobEvents", stubs.jobs.ListJobEventsResponse(events=[event]))
+        self.assertTrue(self.run_cli("events", "austen-ab12").stdout.splitlines()[1].endswith(shown))
+        worker = stubs.fleet.Worker(name="w1", state="QUARANTINED", reason=evil)
+        self.answer("GetWorker", worker)
+        self.assertIn(f"QUARANTINED ({shown})", self.run_cli("worker", "describe", "w1").stdout)
+        self.answer("GetJob", Refusal(grpc.StatusCode.INTERNAL, evil, "INTERNAL"))
+        self.assertEqual(self.run_cli("get", "austen-ab12").stderr.splitlines()[0], "error: gone\\x1b[2J")
+
+    def test_where_nobody_answers_the_address_and_the_remedy_are_told(self):
+        self.server.stop()
+        done = self.run_cli("get", "austen-ab12")
+        self.assertEqual(done.returncode, 5)
+        told = done.stderr.replace(" (Connection refused)", "")  # gRPC does not always keep it
+        self.assertEqual(told, f"error: nobody answers at {self.server.address}: start strata_server there, "
+                         "or name the coordinator's address with --server or STRATA_SERVER\n")
+
     def test_details_are_told(self):
         violation = stubs.rpc.BadRequest.FieldViolation(field="memory.device", description="must be above 7 bytes")
         quota = stubs.rpc.QuotaFailure.Violation(subject="queue:default", description="is full")
@@ -445,6 +473,26 @@ class ErrorTest(ServerTest):
         done = self.run_cli("get", "dickens")
         self.assertEqual(done.returncode, 3)
         self.assertIn("there is no job", done.stderr)
+
+    def test_a_beginning_that_ends_in_a_dash_is_one(self):
+        def whole(request):
+            # As the coordinator does: no job's name ends so.
+            if request.name.endswith("-"):
+                raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, "name: must be of [a-z0-9-]", "INVALID_REQUEST")
+            return job(name=request.name)
+        self.server.handlers["GetJob"] = whole
+        page = stubs.jobs.ListJobsResponse
+        self.answer("ListJobs", page(jobs=[job(name=NAME), job(name=NAME.replace("austen", "bronte"))]))
+        for beginning in ("austen-", "projects/default/jobs/austen-"):
+            done = self.run_cli("-o", "json", "get", beginning)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["name"], NAME)
+        done = self.run_cli("get", "dickens-")
+        self.assertEqual((done.returncode, done.stderr), (3, "error: no job's name begins with dickens-\n"))
+        self.answer("ListJobs", Refusal(grpc.StatusCode.PERMISSION_DENIED, "not yours", "DENIED"))
+        done = self.run_cli("get", "austen-")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("not yours", done.stderr)
 
     def test_a_change_that_is_confirmed_late_is_no_failure(self):
         late = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

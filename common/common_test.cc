@@ -14,6 +14,7 @@
 #include "common/float16.h"
 #include "common/process_usage.h"
 #include "common/random.h"
+#include "common/random_hex.h"
 #include "common/seconds.h"
 #include "common/status.h"
 #include "common/thread.h"
@@ -36,6 +37,15 @@ TEST(SecondsTest, ThreeDigitsWhateverTheSize) {
   EXPECT_EQ(FormatSeconds(-1), "-");
   EXPECT_EQ(FormatSeconds(NAN), "-");
   EXPECT_EQ(FormatSeconds(1e300), FormatSeconds(1e15));
+}
+
+TEST(RandomHexTest, AsManyDigitsAsAskedForAndNeverTheSame) {
+  for (const int digits : {0, 1, 31, 32, 512}) {
+    const std::string text = RandomHex(digits);
+    EXPECT_EQ(text.size(), static_cast<size_t>(digits));
+    EXPECT_EQ(text.find_first_not_of("0123456789abcdef"), std::string::npos) << text;
+  }
+  EXPECT_NE(RandomHex(32), RandomHex(32));
 }
 
 TEST(StatusTest, AnnotationKeepsCodeAndPayload) {

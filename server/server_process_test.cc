@@ -14,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -34,12 +35,19 @@ constexpr const char* kBinary = "server/strata_server";
 
 class Process {
  public:
-  explicit Process(std::vector<std::string> args) {
+  // What it says goes to the file `log`; "": to the test's own.
+  explicit Process(std::vector<std::string> args, const std::string& log = "") {
     args.insert(args.begin(), kBinary);
     std::vector<char*> argv;
     for (std::string& arg : args) argv.push_back(arg.data());
     argv.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, kBinary, nullptr, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    if (!log.empty())
+      posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC,
+                                       0644);
+    EXPECT_EQ(posix_spawn(&pid_, kBinary, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
   }
   ~Process() {
     if (pid_ > 0) {
@@ -74,6 +82,13 @@ class ServerProcessTest : public ::testing::Test {
   void Start() {
     (void)unlink((folder_ + "/port").c_str());
     server_ = std::make_unique<Process>(Args());
+    const int port = WaitForPort();
+    ASSERT_NE(port, 0) << "the coordinator did not start";
+    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
+    jobs_ = v1::JobService::NewStub(channel_);
+  }
+  // 0: there is none after half a minute.
+  int WaitForPort() {
     int port = 0;
     for (int i = 0; i < 3000 && port == 0; ++i) {
       const absl::StatusOr<std::string> text = ReadFile(folder_ + "/port", 100);
@@ -81,9 +96,7 @@ class ServerProcessTest : public ::testing::Test {
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
-    ASSERT_NE(port, 0) << "the coordinator did not start";
-    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
-    jobs_ = v1::JobService::NewStub(channel_);
+    return port;
   }
   static v1::CreateJobRequest Request(const std::string& request_id) {
     v1::CreateJobRequest request;
@@ -192,6 +205,22 @@ TEST_F(ServerProcessTest, TheSignalEndsItCleanlyEvenWithAnOpenStream) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(10));
   EXPECT_FALSE(watch->Read(&response));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(ServerProcessTest, AnAddressThatOtherMachinesReachIsWarnedAbout) {
+  for (const auto& [listen, warned] :
+       {std::pair{"127.0.0.1:0", false}, {"localhost:0", false}, {"0.0.0.0:0", true}, {"[::]:0", true}}) {
+    std::vector<std::string> args = Args();
+    args[1] = listen;
+    const std::string log = folder_ + "/log";
+    (void)unlink((folder_ + "/port").c_str());
+    Process server(args, log);
+    ASSERT_NE(WaitForPort(), 0) << listen;
+    server.Signal(SIGTERM);
+    ASSERT_EQ(server.Wait(), 0) << listen;
+    const std::string said = *ReadFile(log, 1 << 20);
+    EXPECT_EQ(absl::StrContains(said, absl::StrCat("warning: --listen ", listen)), warned) << said;
+  }
 }
 
 TEST_F(ServerProcessTest, ASecondCoordinatorOnTheSameFolderIsRefused) {

@@ -156,6 +156,13 @@ int Serve(const Flags& flags, int signals) {
     if (!written.ok()) return Fail(kExitUsage, absl::StrCat("--port-file: ", written.message()));
   }
   Log(absl::StrCat("serving ", flags.listen, " (port ", (*server)->port(), "), data in ", flags.data_dir));
+  if (!IsLoopback(flags.listen)) {
+    Log(absl::StrCat(
+        "warning: --listen ", flags.listen,
+        " can be reached from other machines, and nobody is asked who they are: whoever reaches it can "
+        "submit and cancel jobs and read checkpoints; let only trusted machines through, or listen on "
+        "127.0.0.1"));
+  }
 
   std::atomic<bool> deaf = false;
   std::optional<SelfCheck> self_check;

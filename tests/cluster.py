@@ -73,11 +73,11 @@ class Cluster:
 
     def __exit__(self, kind, value, trace):
         if kind:
-            for name in ("server", "worker"):
+            for name in self.children:
                 path = os.path.join(self.folder, f"{name}.log")
                 with open(path, encoding="utf-8", errors="replace") as file:
                     print(f"---- the end of {path}\n" + "".join(file.readlines()[-40:]), file=sys.stderr)
-        for name in ("worker", "server"):
+        for name in reversed(self.children):
             self.stop(name)
 
     def set_capacity(self, device_bytes, host_bytes, nvme_bytes):
@@ -102,14 +102,16 @@ class Cluster:
         with open(port_file, encoding="ascii") as file:
             self.port = int(file.read().strip().rsplit(":", 1)[-1])
 
-    def start_worker(self):
-        self._start("worker", [
+    def start_worker(self, name="worker"):
+        """The worker w1. Under another name: a second agent of that id, with a state folder of its own."""
+        nvme = f"{self.folder}/nvme" if name == "worker" else f"{self.folder}/{name}/nvme"
+        self._start(name, [
             *self.worker_prefix, binary("worker/strata_worker"), f"--server=127.0.0.1:{self.port}", "--worker-id=w1",
-            f"--state-dir={self.folder}/worker", f"--nvme-path={self.folder}/nvme",
+            f"--state-dir={self.folder}/{name}", f"--nvme-path={nvme}",
             f"--checkpoint-root={self.folder}/checkpoints", f"--trainer={binary('worker/strata_trainer')}", *self.capacity])
 
     def kill(self, name):
-        """SIGKILL to `server` or `worker` and nothing else."""
+        """SIGKILL to one of the programs and nothing else."""
         self.children[name].send_signal(signal.SIGKILL)
         self.children[name].wait()
 
@@ -120,8 +122,8 @@ class Cluster:
             return True
         return False
 
-    def trainers(self):
-        worker = self.children["worker"].pid
+    def trainers(self, name="worker"):
+        worker = self.children[name].pid
         found = []
         for pid in processes(r"strata_trainer\b"):
             try:

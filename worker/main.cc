@@ -18,10 +18,11 @@
 namespace strata {
 namespace {
 
-// 2: the command line or the configuration is wrong; 1: anything else.
+// 2: the command line or the configuration is wrong; 3: another agent has taken this worker's place; 1:
+// anything else.
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "strata_worker: %s\n", std::string(status.message()).c_str());
-  return absl::IsInvalidArgument(status) ? 2 : 1;
+  return absl::IsInvalidArgument(status) ? 2 : absl::IsAborted(status) ? 3 : 1;
 }
 
 // Runs the agent until SIGTERM or SIGINT (a second one hurries it) or its own end.

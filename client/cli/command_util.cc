@@ -38,7 +38,7 @@ std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop, bo
 absl::StatusOr<std::string> JobThatBeginsWith(Client& client, const std::string& name) {
   constexpr size_t kNamedMax = 5;
   const absl::StatusOr<std::vector<v1::Job>> jobs = client.ListJobs("", 0);
-  if (!jobs.ok()) return std::string();  // The first answer stands.
+  if (!jobs.ok()) return jobs.status();
   std::vector<std::string> found;
   for (const v1::Job& job : *jobs) {
     if (absl::StartsWith(job.name(), name)) found.push_back(job.name());

@@ -8,8 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/cli/commands.h"
 #include "client/lib/client.h"
+#include "client/lib/names.h"
 
 namespace strata {
 
@@ -20,22 +23,28 @@ ExitCode Fail(const absl::Status& status);
 bool PrintOut(const std::string& text);
 void PrintError(const std::string& text);
 
-// The only job whose full name begins with `name`; "": there is none. kNotFound names several.
+// The only job whose full name begins with `name`; "": there is none. kNotFound names several; another error
+// is that of the list.
 absl::StatusOr<std::string> JobThatBeginsWith(Client& client, const std::string& name);
 
 // `retry` false: an unreachable server is told at once.
 std::unique_ptr<Client> Connect(const Globals& globals, std::stop_token stop = {}, bool retry = true);
 
 // `call(name)`, which asks for the job of that full name. Where there is none, of the only job whose name
-// begins so; where several do, kNotFound that names them.
+// begins so; where several do, kNotFound that names them. No job's name ends in a dash, so where `name` does
+// it is a beginning.
 template <typename Call>
 auto OnJob(Client& client, const std::string& name, const Call& call) -> decltype(call(name)) {
-  auto result = call(name);
+  using Result = decltype(call(name));
+  const bool whole = !absl::EndsWith(name, "-");
+  const Result result =
+      whole ? call(name)
+            : Result(absl::NotFoundError(absl::StrCat("no job's name begins with ", ShortName(name))));
   if (!absl::IsNotFound(result.status())) return result;
   const absl::StatusOr<std::string> other = JobThatBeginsWith(client, name);
-  if (!other.ok()) return other.status();
-  if (other->empty()) return result;
-  return call(*other);
+  if (other.ok()) return other->empty() ? result : call(*other);
+  // Where the list cannot be had, the first answer stands if there was one.
+  return whole && !absl::IsNotFound(other.status()) ? result : Result(other.status());
 }
 
 // Whether this address is on this machine.

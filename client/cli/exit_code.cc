@@ -3,6 +3,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/lib/rpc_error.h"
+#include "proto/job_spec/text.h"
 
 namespace strata {
 namespace {
@@ -78,7 +79,7 @@ std::string RenderError(const absl::Status& status) {
   for (const auto& [key, value] : details.metadata) {
     if (!SaysAlready(status.message(), value)) absl::StrAppend(&text, "  ", key, ": ", value, "\n");
   }
-  return text;
+  return Printable(text, Newlines::kKept);
 }
 
 }  // namespace strata

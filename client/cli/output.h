@@ -38,11 +38,12 @@ std::string ToYaml(const Json& json);
 // One line; invalid UTF-8 becomes U+FFFD.
 std::string ToLine(const Json& json);
 
-// Columns padded to their widest cell. A column whose cells all start with a digit (or are "-") aligns right.
+// Columns padded to their widest cell; cells may be others' text (Printable). A column whose cells all start
+// with a digit (or are "-") aligns right.
 class Table {
  public:
   explicit Table(std::vector<std::string> headers) : headers_(std::move(headers)) {}
-  void Add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  void Add(std::vector<std::string> cells);
   size_t size() const { return rows_.size(); }
   std::string Render() const;
 

@@ -15,6 +15,7 @@
 #include "client/lib/names.h"
 #include "common/bytes.h"
 #include "common/seconds.h"
+#include "proto/job_spec/text.h"
 
 namespace strata {
 namespace {
@@ -97,7 +98,7 @@ void RunView::Finish() {
 }
 
 void RunView::PrintLine(const std::string& line) {
-  std::fputs(absl::StrCat(live_ ? "\r\033[K" : "", line, "\n").c_str(), options_.out);
+  std::fputs(absl::StrCat(live_ ? "\r\033[K" : "", Printable(line), "\n").c_str(), options_.out);
   live_ = false;
   std::fflush(options_.out);
 }

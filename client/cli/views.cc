@@ -15,6 +15,7 @@
 #include "client/lib/names.h"
 #include "common/bytes.h"
 #include "common/seconds.h"
+#include "proto/job_spec/text.h"
 
 namespace strata {
 namespace {
@@ -170,7 +171,7 @@ std::string WorkerTable(const std::vector<v1::Worker>& workers) {
 std::string WorkerText(const v1::Worker& worker) {
   std::string text;
   const auto line = [&](absl::string_view label, const std::string& value) {
-    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-22s %s\n", label, value));
+    if (!value.empty()) absl::StrAppend(&text, absl::StrFormat("%-22s %s\n", label, Printable(value)));
   };
   line("name", worker.name());
   const std::string state = v1::Worker::State_Name(worker.state());
@@ -331,7 +332,8 @@ std::string JobText(const v1::Job& job) {
   const v1::JobStatus& status = job.status();
   std::string text;
   const auto line = [&](const char* label, const std::string& value) {
-    if (!value.empty() && value != "-") absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, value));
+    if (!value.empty() && value != "-")
+      absl::StrAppend(&text, absl::StrFormat("%-12s %s\n", label, Printable(value)));
   };
   line("name", job.name());
   line("uid", job.uid());
@@ -363,7 +365,7 @@ std::string JobText(const v1::Job& job) {
       line("perplexity", absl::StrFormat("%.3f", status.result().eval_perplexity()));
   }
   if (!status.last_failure().log_tail().empty())
-    absl::StrAppend(&text, "log tail:\n", status.last_failure().log_tail(), "\n");
+    absl::StrAppend(&text, "log tail:\n", Printable(status.last_failure().log_tail(), Newlines::kKept), "\n");
   return text;
 }
 

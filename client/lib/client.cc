@@ -17,6 +17,7 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "grpcpp/grpcpp.h"
+#include "proto/connection_error/connection_error.h"
 #include "proto/strata/v1/checkpoints.grpc.pb.h"
 #include "proto/strata/v1/fleet.grpc.pb.h"
 #include "proto/strata/v1/jobs.grpc.pb.h"
@@ -173,9 +174,10 @@ struct Client::Impl {
 
   absl::Status Explain(const absl::Status& status) const {
     if (options.stop.stop_requested()) return absl::CancelledError("interrupted");
-    const bool reached = !DetailsOf(status).reason.empty();
-    if (reached || !(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))) return status;
-    return Annotate(status, absl::StrCat("no answer from ", options.address, " (--server or STRATA_SERVER)"));
+    if (IsOfServer(status) || !(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)))
+      return status;
+    return absl::Status(status.code(), ExplainNoAnswer(status.code(), status.message(), options.address,
+                                                       "--server or STRATA_SERVER"));
   }
 
   const ClientOptions options;

@@ -1,15 +1,12 @@
 #include "client/lib/names.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/check.h"
+#include "common/random_hex.h"
 #include "proto/job_spec/text.h"
 
 namespace strata {
@@ -57,10 +54,6 @@ std::string ShortName(absl::string_view name) {
   return std::string(slash == absl::string_view::npos ? name : name.substr(slash + 1));
 }
 
-std::string NewRequestId() {
-  char bytes[16];
-  STRATA_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes));
-  return absl::BytesToHexString(absl::string_view(bytes, sizeof(bytes)));
-}
+std::string NewRequestId() { return RandomHex(32); }
 
 }  // namespace strata

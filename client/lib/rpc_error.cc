@@ -60,4 +60,6 @@ ErrorDetails DetailsOf(const absl::Status& status) {
   return details;
 }
 
+bool IsOfServer(const absl::Status& status) { return status.GetPayload(kPayloadUrl).has_value(); }
+
 }  // namespace strata

@@ -29,6 +29,9 @@ absl::Status MakeRpcStatus(int code, absl::string_view message, absl::string_vie
 // The details that MakeRpcStatus put in; empty for any other status.
 ErrorDetails DetailsOf(const absl::Status& status);
 
+// Whether MakeRpcStatus was given details: what gRPC says itself has none, so the server has been reached.
+bool IsOfServer(const absl::Status& status);
+
 }  // namespace strata
 
 #endif  // CLIENT_LIB_RPC_ERROR_H_

@@ -119,6 +119,27 @@ std::optional<size_t> FindBadText(absl::string_view text) {
   return std::nullopt;
 }
 
+std::string Printable(absl::string_view text, Newlines newlines) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t size = CharacterSize(text.substr(at));
+    const absl::string_view character = text.substr(at, std::max<size_t>(1, size));
+    at += character.size();
+    // The second range of control characters, C2 80 to C2 9F, starts sequences as ESC does.
+    const bool control =
+        size == 0 || absl::ascii_iscntrl(static_cast<unsigned char>(character[0])) ||
+        (size == 2 && character[0] == '\xC2' && static_cast<unsigned char>(character[1]) < 0xA0);
+    if (newlines == Newlines::kKept && (character == "\n" || character == "\t")) {
+      absl::StrAppend(&out, character);
+    } else if (newlines == Newlines::kKept && character == "\r") {
+      if (at == text.size() || text[at] != '\n') out += '\n';
+    } else {
+      absl::StrAppend(&out, control ? absl::CHexEscape(character) : std::string(character));
+    }
+  }
+  return out;
+}
+
 std::string PrintableExcerpt(absl::string_view text) {
   size_t end = 0;
   while (end < text.size() && end < kExcerptMax) end += std::max<size_t>(1, CharacterSize(text.substr(end)));

@@ -1,4 +1,4 @@
-// Small text helpers of the job specification: enum names as people write them, suggestions, excerpts.
+// Small text helpers: enum names as people write them, suggestions, excerpts, text that is safe to show.
 #ifndef PROTO_JOB_SPEC_TEXT_H_
 #define PROTO_JOB_SPEC_TEXT_H_
 
@@ -31,6 +31,11 @@ std::optional<size_t> FindBadText(absl::string_view text);
 
 // At most 40 bytes of `text`, control characters and broken UTF-8 escaped: safe in a message.
 std::string PrintableExcerpt(absl::string_view text);
+
+enum class Newlines { kEscaped, kKept };
+// `text` of somebody else, fit for a terminal: control characters and broken UTF-8 escaped, as in \n and
+// \x1b. kKept is for text of several lines: tabs and ends of lines stay (CR becomes one).
+std::string Printable(absl::string_view text, Newlines newlines = Newlines::kEscaped);
 
 }  // namespace strata
 

@@ -42,6 +42,24 @@ TEST(FindBadTextTest, AcceptsUtf8AndFindsTheFirstBadByte) {
   }
 }
 
+TEST(PrintableTest, EscapesWhatATerminalWouldActOn) {
+  EXPECT_EQ(Printable("plain \xC3\xA9 \"quoted\" \\"), "plain \xC3\xA9 \"quoted\" \\");
+  EXPECT_EQ(Printable("a\nb\rc\td"), "a\\nb\\rc\\td");
+  EXPECT_EQ(Printable("\x1b[2Jgone\x7f"), "\\x1b[2Jgone\\x7f");
+  EXPECT_EQ(Printable(absl::string_view("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(Printable("\xC2\x9B"
+                      "2J"),
+            "\\xc2\\x9b"
+            "2J");  // U+009B is ESC [ in one character
+  EXPECT_EQ(Printable("\xC2\xA0"), "\xC2\xA0");
+  EXPECT_EQ(Printable("a\xFF\xE2\x82"), "a\\xff\\xe2\\x82");
+}
+
+TEST(PrintableTest, KeepsLinesWhereAsked) {
+  EXPECT_EQ(Printable("a\tb\r\nc\rd\r", Newlines::kKept), "a\tb\nc\nd\n");
+  EXPECT_EQ(Printable("a\n\x1b[A", Newlines::kKept), "a\n\\x1b[A");
+}
+
 TEST(PrintableExcerptTest, ShortensAtACharacterAndEscapes) {
   EXPECT_EQ(PrintableExcerpt("plain"), "plain");
   EXPECT_EQ(PrintableExcerpt("a\nb"), "a\\nb");

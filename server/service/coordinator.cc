@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/crc32c.h"
+#include "common/random_hex.h"
 #include "common/status.h"
-#include "server/service/names.h"
 #include "server/state/failure_policy.h"
 #include "server/store/job_codec.h"
 
@@ -112,6 +112,7 @@ absl::Status Coordinator::Load() {
     if (HoldsResources(job->state)) {
       Worker& worker = workers_[job->worker];
       worker.id = job->worker;
+      worker.identity = job->worker_identity;
       worker.last_sync_nanos = now;
     }
   }
@@ -306,15 +307,18 @@ std::string Coordinator::StorageTrouble() {
 
 // --- timers and scheduling ---
 
+absl::Duration Coordinator::LeaseLeft(const Worker& worker) {
+  const absl::Duration silent = absl::Nanoseconds(clock_.MonotonicNanos() - worker.last_sync_nanos);
+  const bool expected = worker.state == WorkerState::kExpected;
+  return (expected ? options_.restart_wait : options_.lease_ttl + options_.lease_grace) - silent;
+}
+
 void Coordinator::ExpireLeases() {
   const int64_t now = clock_.MonotonicNanos();
-  const int64_t lease = absl::ToInt64Nanoseconds(options_.lease_ttl + options_.lease_grace);
   for (auto it = workers_.begin(); it != workers_.end();) {
     Worker& worker = it->second;
     const int64_t silent = now - worker.last_sync_nanos;
-    const bool expected = worker.state == WorkerState::kExpected;
-    if (worker.state != WorkerState::kLost &&
-        silent > (expected ? absl::ToInt64Nanoseconds(options_.restart_wait) : lease)) {
+    if (worker.state != WorkerState::kLost && LeaseLeft(worker) < absl::ZeroDuration()) {
       worker.state = WorkerState::kLost;
       worker.reason = absl::StrCat("silent for ", silent / 1'000'000'000, " s");
       schedule_needed_ = true;
@@ -389,8 +393,9 @@ void Coordinator::RunSchedule() {
   }
   for (const Grant& grant : result.grants) {
     const Worker& worker = workers_[grant.worker];
-    const absl::StatusOr<JobPtr> granted = Transact(
-        grant.uid, "coordinator", Granted{grant.worker, worker.incarnation, grant.resources, *grant.plan});
+    const absl::StatusOr<JobPtr> granted =
+        Transact(grant.uid, "coordinator",
+                 Granted{grant.worker, worker.incarnation, grant.resources, *grant.plan, worker.identity});
     if (!granted.ok()) {
       // Not written: the job stays queued, and the next pass tries again.
       v1::Waiting& waiting = live_[grant.uid].waiting;

@@ -204,6 +204,8 @@ class Coordinator {
   // are told when it changes.
   std::string StorageTrouble() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ExpireLeases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How much longer the worker may be silent before it is lost.
+  absl::Duration LeaseLeft(const Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunSchedule() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void MakeMissingPlans() ABSL_LOCKS_EXCLUDED(mu_);
@@ -224,6 +226,8 @@ class Coordinator {
                                       std::map<std::string, std::shared_ptr<const v1::JobPlan>>* plans);
 
   // --- worker plane ---
+  // OK when an agent of that identity and incarnation may have the worker id.
+  absl::Status CheckClaim(const v1::RegisterRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyReports(Worker& worker, const google::protobuf::RepeatedPtrField<v1::TaskReport>& reports)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskReport& report)

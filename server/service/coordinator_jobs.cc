@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/bytes.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"

@@ -220,6 +220,22 @@ TEST_F(RendezvousTest, ACancelThatIsNotWrittenEndsNothing) {
   store_.SetFailure(absl::OkStatus());
 }
 
+TEST_F(RendezvousTest, AJobThatIsNotWrittenYetIsNobodysToMeetIn) {
+  store_.Hold(true);
+  absl::StatusOr<v1::Job> created;
+  Thread creator("create", [&] { created = Create("a"); });
+  v1::Job job;
+  job.set_uid(store_.WaitForQueued()->uid);
+  for (const int attempt : {0, 1}) {
+    job.mutable_status()->set_attempt(attempt);
+    EXPECT_EQ(ReasonOf(AskAll(job, {Rank(0, 2)}).status()), "STORAGE_DEGRADED") << attempt;
+  }
+  store_.Hold(false);
+  creator.Join();
+  ASSERT_TRUE(created.ok()) << created.status();
+  EXPECT_EQ(ReasonOf(AskAll(job, {Rank(0, 2)}).status()), "STALE_ATTEMPT") << "no attempt was granted";
+}
+
 TEST_F(RendezvousTest, ALostWorkerEndsIt) {
   const v1::Job job = StartJob();
   const auto states = Held(job, {Rank(0, 2), Rank(1, 3)}, [] {});
@@ -240,6 +256,11 @@ TEST_F(RendezvousTest, ARankThatFailsEndsAGroupThatStands) {
     EXPECT_EQ(Ask(job, failed).cause(), v1::GroupState::RANK_FAILED);
   });
   for (const v1::GroupState& state : states) EXPECT_EQ(state.message(), "rank 2: the disk is full");
+
+  v1::GroupMember wordy = Rank(0, 2, 2);
+  wordy.set_failure(std::string(1 << 20, 'x'));
+  EXPECT_LT(Ask(job, wordy).message().size(), 1100u);
+  EXPECT_LT(Get("a").status().groups(0).message().size(), 1100u);
 }
 
 TEST_F(RendezvousTest, ACoordinatorThatRestartsInTheMiddleIsToldAgainInAnyOrder) {

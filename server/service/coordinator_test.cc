@@ -225,6 +225,121 @@ TEST_F(CoordinatorTest, ARestartedAgentThatDoesNotReportATaskProvesItGone) {
   EXPECT_TRUE(Sync("w1", 1).unknown_worker());
 }
 
+TEST_F(CoordinatorTest, AWorkerIdIsRefusedToAnotherAgentWhileItsLeaseLastsAndARestartHasItAtOnce) {
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "first").ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5, {}, "first");
+  const v1::Job job = Get("a");
+  const auto other = [&](int64_t incarnation) {
+    const absl::Status status = Register("w1", incarnation, 100, {}, "second").status();
+    EXPECT_EQ(ReasonOf(status), "WORKER_ID_IN_USE");
+    return std::string(status.message());
+  };
+  for (const int64_t incarnation : {4, 5, 6}) {
+    const std::string message = other(incarnation);
+    EXPECT_NE(message.find("worker id w1 "), std::string::npos) << message;
+    EXPECT_NE(message.find("lasts for 15s more"), std::string::npos) << message;
+    EXPECT_NE(message.find("--worker-id"), std::string::npos) << message;
+  }
+  clock_.Advance(absl::Milliseconds(14'500));
+  EXPECT_NE(other(6).find("lasts for 1s more"), std::string::npos);
+  EXPECT_EQ(Sync("w1", 5, {Report(job, "STEPPING", 5)}, "first").desired_size(), 1);
+  EXPECT_NE(other(6).find("lasts for 15s more"), std::string::npos) << "it was renewed";
+  EXPECT_TRUE(Sync("w1", 5, {}, "second").unknown_worker());
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING);
+  EXPECT_EQ(Get("a").status().attempt(), 1);
+
+  ASSERT_TRUE(Register("w1", 6, 100, {}, "first").ok()) << "its agent was killed and has started again";
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  EXPECT_EQ(ReasonOf(Register("w1", 5, 100, {}, "first").status()), "STALE_INCARNATION");
+  other(7);
+}
+
+TEST_F(CoordinatorTest, AnotherAgentHasTheWorkerIdWhenTheLeaseIsOverAndTheFirstIsRefused) {
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "first").ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5, {}, "first");
+  const v1::Job first = Get("a");
+  Sync("w1", 5, {Report(first, "STEPPING", 5)}, "first");
+  clock_.Advance(absl::Seconds(16));  // no tick has seen it yet
+  // Its clock is behind the other's, which means nothing.
+  ASSERT_TRUE(Register("w1", 1, 100, {}, "second").ok());
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  EXPECT_EQ(Get("a").status().last_failure().cause(), v1::WORKER_LOST);
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Sync("w1", 1, {}, "second").desired(0).attempt(), 2);
+  EXPECT_TRUE(Sync("w1", 5, {Report(first, "STEPPING", 9)}, "first").unknown_worker());
+  EXPECT_EQ(ReasonOf(Register("w1", 5, 100, {Report(first, "STEPPING", 9)}, "first").status()),
+            "WORKER_ID_IN_USE");
+  EXPECT_EQ(ReasonOf(Commit(first, 9).status()), "STALE_ATTEMPT");
+  EXPECT_EQ(Get("a").status().attempt(), 2);
+}
+
+TEST_F(CoordinatorTest, AfterARestartOfTheCoordinatorTheWorkerIdIsKeptForTheAgentOfItsJob) {
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "first").ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5, {}, "first");
+  const v1::Job job = Get("a");
+  Start();
+  const absl::Status refused = Register("w1", 6, 100, {}, "second").status();
+  EXPECT_EQ(ReasonOf(refused), "WORKER_ID_IN_USE");
+  EXPECT_NE(refused.message().find("lasts for 30s more"), std::string::npos) << refused;
+  ASSERT_TRUE(Register("w1", 5, 100, {Report(job, "STEPPING", 5)}, "first").ok());
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING);
+  Start();
+  clock_.Advance(absl::Seconds(31));
+  ASSERT_TRUE(Register("w1", 6, 100, {}, "second").ok()) << "it did not come back";
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+}
+
+TEST_F(CoordinatorTest, AnAgentThatIsUpdatedToOneWithAnIdentityHasItsIdBackAtOnce) {
+  ASSERT_TRUE(Register("w1", 5).ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5);
+  Start();  // with what was stored of an agent that had none
+  ASSERT_TRUE(Register("w1", 6, 100, {}, "first").ok());
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Sync("w1", 6, {}, "first").desired(0).attempt(), 2);
+}
+
+TEST_F(CoordinatorTest, AWorkerThatHasStoppedInOrderGivesItsIdUp) {
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "first").ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5, {}, "first");
+  v1::SyncRequest stopping;
+  stopping.set_worker("w1");
+  stopping.set_incarnation(5);
+  stopping.set_identity("first");
+  stopping.set_draining(true);
+  *stopping.add_tasks() = Report(Get("a"), "STOPPING", 5);
+  ASSERT_TRUE(coordinator_->Sync(stopping, CallContext()).ok());
+  EXPECT_EQ(ReasonOf(Register("w1", 1, 100, {}, "second").status()), "WORKER_ID_IN_USE");
+  *stopping.mutable_tasks(0) = Stopped(Get("a"));
+  ASSERT_TRUE(coordinator_->Sync(stopping, CallContext()).ok());
+  EXPECT_TRUE(Register("w1", 1, 100, {}, "second").ok());
+}
+
+TEST_F(CoordinatorTest, AnAgentIsNotToldToRunWhatItsPredecessorMayStillRun) {
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "first").ok());
+  ASSERT_TRUE(Create("a").ok());
+  Sync("w1", 5, {}, "first");
+  const v1::Job job = Get("a");
+  Sync("w1", 5, {Report(job, "STEPPING", 5)}, "first");
+  store_.SetFailure(absl::UnavailableError("disk full"));
+  clock_.Advance(absl::Seconds(16));
+  ASSERT_TRUE(Register("w1", 5, 100, {}, "second").ok());
+  coordinator_->Flush();
+  EXPECT_EQ(Sync("w1", 5, {}, "second").desired_size(), 0) << "the end of attempt 1 could not be written";
+  EXPECT_EQ(StateOf("a"), v1::Job::RUNNING);
+  store_.SetFailure(absl::OkStatus());
+  Advance(absl::Seconds(2));
+  Sync("w1", 5, {}, "second");
+  EXPECT_EQ(StateOf("a"), v1::Job::BACKOFF);
+  Advance(absl::Seconds(2));
+  EXPECT_EQ(Sync("w1", 5, {}, "second").desired(0).attempt(), 2);
+}
+
 TEST_F(CoordinatorTest, AfterARestartOfTheCoordinatorARunningTaskIsKept) {
   ASSERT_TRUE(Register("w1", 1).ok());
   ASSERT_TRUE(Create("a").ok());
@@ -323,6 +438,47 @@ TEST_F(CoordinatorTest, FailuresAreHandledByTheirCause) {
   ASSERT_TRUE(Register("w1", 2).ok());
   EXPECT_EQ(StateOf("disk"), v1::Job::STARTING)
       << "a restarted agent is trusted again, and there is no other";
+}
+
+TEST_F(CoordinatorTest, TextsOfAWorkerAreCutBeforeTheyAreKept) {
+  const std::string flood(1 << 20, 'x');
+  v1::RegisterRequest request;
+  request.set_worker_id("w1");
+  request.set_incarnation(1);
+  request.set_checkpoint_root("/ckpt");
+  request.set_version(flood);
+  *request.mutable_capacity() = CapacityOf(100);
+  request.mutable_capacity()->mutable_nvme(0)->set_path(flood);
+  request.mutable_capacity()->mutable_nvme(0)->set_free_bytes(100 * kMiB);
+  request.mutable_capacity()->mutable_nvme(0)->set_fs_type(flood);
+  request.mutable_capacity()->add_ladder()->set_why(flood);
+  request.mutable_capacity()->mutable_machine()->set_source(flood);
+  ASSERT_TRUE(coordinator_->Register(request, CallContext()).ok());
+  EXPECT_LT(coordinator_->ListWorkers({})->ByteSizeLong(), 8u << 10);
+  (*request.mutable_capacity()->mutable_labels())["zone"] = flood;
+  EXPECT_EQ(ReasonOf(coordinator_->Register(request, CallContext()).status()), "INVALID_REQUEST");
+
+  ASSERT_TRUE(Create("fails").ok());
+  Sync("w1", 1);
+  v1::TaskReport report = Stopped(Get("fails"));
+  report.add_ladder()->set_why(flood);
+  v1::Failure& failure = *report.mutable_failure();
+  failure.set_cause(v1::USER_ERROR);
+  failure.set_message(flood);
+  failure.set_log_tail(flood);
+  failure.set_worker(flood);
+  Sync("w1", 1, {report});
+  EXPECT_EQ(StateOf("fails"), v1::Job::FAILED);
+  EXPECT_LT(Get("fails").ByteSizeLong(), 32u << 10);
+
+  ASSERT_TRUE(Create("succeeds").ok());
+  Sync("w1", 1);
+  report = Finished(Get("succeeds"));
+  report.mutable_result()->set_trace_path(flood);
+  report.mutable_result()->set_checkpoint_path(flood);
+  Sync("w1", 1, {report});
+  EXPECT_EQ(StateOf("succeeds"), v1::Job::SUCCEEDED);
+  EXPECT_LT(Get("succeeds").ByteSizeLong(), 16u << 10);
 }
 
 TEST_F(CoordinatorTest, AStartThatTakesTooLongAndATrainerThatDoesNotStepAreStopped) {

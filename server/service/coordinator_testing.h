@@ -85,8 +85,10 @@ class CoordinatorTest : public ::testing::Test {
   v1::Job::State StateOf(const std::string& id) { return Get(id).status().state(); }
 
   absl::StatusOr<v1::RegisterResponse> Register(const std::string& id, int64_t incarnation, int64_t mib = 100,
-                                                const std::vector<v1::TaskReport>& running = {}) {
+                                                const std::vector<v1::TaskReport>& running = {},
+                                                const std::string& identity = "") {
     v1::RegisterRequest request;
+    request.set_identity(identity);
     request.set_worker_id(id);
     request.set_incarnation(incarnation);
     *request.mutable_capacity() = CapacityOf(mib);
@@ -95,8 +97,9 @@ class CoordinatorTest : public ::testing::Test {
     return coordinator_->Register(request, CallContext());
   }
   v1::SyncResponse Sync(const std::string& id, int64_t incarnation,
-                        const std::vector<v1::TaskReport>& tasks = {}) {
+                        const std::vector<v1::TaskReport>& tasks = {}, const std::string& identity = "") {
     v1::SyncRequest request;
+    request.set_identity(identity);
     request.set_worker(id);
     request.set_incarnation(incarnation);
     for (const v1::TaskReport& report : tasks) *request.add_tasks() = report;

@@ -10,6 +10,7 @@
 #include "proto/duration/duration.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"
+#include "server/state/worker_claim.h"
 #include "server/store/job_codec.h"
 
 namespace strata::server {
@@ -53,27 +54,38 @@ absl::Status CheckCapacity(const v1::Capacity& capacity) {
             capacity.ladder_size() <= kRungsMax;
   for (const v1::NvmeVolume& volume : capacity.nvme())
     ok = ok && volume.bytes() >= 0 && volume.free_bytes() >= 0;
+  for (const auto& [name, value] : capacity.labels())
+    ok = ok && name.size() <= kSourceMax && value.size() <= kSourceMax;
   if (ok) return absl::OkStatus();
-  return InvalidField("capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
-                                               " volumes, 64 labels and ", kRungsMax, " rungs"));
+  return InvalidField(
+      "capacity", absl::StrCat("bytes and cpus must not be negative, at most ", kVolumesMax,
+                               " volumes, 64 labels of ", kSourceMax, " bytes and ", kRungsMax, " rungs"));
+}
+
+using Rungs = google::protobuf::RepeatedPtrField<v1::Rung>;
+
+std::vector<v1::Rung> LadderOf(const Rungs& reported) {
+  std::vector<v1::Rung> ladder;
+  for (int i = 0; i < std::min(reported.size(), kRungsMax); ++i) {
+    v1::Rung& rung = ladder.emplace_back();
+    rung.set_rung(TruncateUtf8(reported[i].rung(), 50));
+    rung.set_chosen(TruncateUtf8(reported[i].chosen(), 100));
+    rung.set_why(TruncateUtf8(reported[i].why(), 500));
+  }
+  return ladder;
 }
 
 // Texts of a worker are kept and shown: no longer than a line.
 v1::Capacity Bounded(v1::Capacity capacity) {
   if (capacity.has_machine())
     capacity.mutable_machine()->set_source(TruncateUtf8(capacity.machine().source(), kSourceMax));
-  return capacity;
-}
-
-std::vector<v1::Rung> LadderOf(const v1::TaskReport& report) {
-  std::vector<v1::Rung> ladder;
-  for (int i = 0; i < std::min(report.ladder_size(), kRungsMax); ++i) {
-    v1::Rung& rung = ladder.emplace_back();
-    rung.set_rung(TruncateUtf8(report.ladder(i).rung(), 50));
-    rung.set_chosen(TruncateUtf8(report.ladder(i).chosen(), 100));
-    rung.set_why(TruncateUtf8(report.ladder(i).why(), 500));
+  for (v1::NvmeVolume& volume : *capacity.mutable_nvme()) {
+    volume.set_path(TruncateUtf8(volume.path(), kPathMax));
+    volume.set_fs_type(TruncateUtf8(volume.fs_type(), 100));
   }
-  return ladder;
+  const std::vector<v1::Rung> ladder = LadderOf(capacity.ladder());
+  capacity.mutable_ladder()->Assign(ladder.begin(), ladder.end());
+  return capacity;
 }
 
 std::string RefOf(const std::string& uid, int32_t attempt) { return absl::StrCat(uid, "/", attempt); }
@@ -87,6 +99,12 @@ v1::Failure CleanFailure(v1::Failure failure) {
   failure.set_log_tail(TruncateUtf8(failure.log_tail(), kLogTailMax));
   failure.set_worker(TruncateUtf8(failure.worker(), 100));
   return failure;
+}
+
+v1::RunResult CleanResult(v1::RunResult result) {
+  result.set_trace_path(TruncateUtf8(result.trace_path(), kPathMax));
+  result.set_checkpoint_path(TruncateUtf8(result.checkpoint_path(), kPathMax));
+  return result;
 }
 
 // A relative path without "..", "." or empty parts.
@@ -122,6 +140,8 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   if (!IsWorkerId(request.worker_id())) {
     return InvalidField("worker_id", "must be of [A-Za-z0-9._-], 1 to 100 characters");
   }
+  if (!request.identity().empty() && !IsWorkerId(request.identity()))
+    return InvalidField("identity", "must be of [A-Za-z0-9._-], at most 100 characters");
   STRATA_RETURN_IF_ERROR(CheckCapacity(request.capacity()));
   if (request.running_size() > kReportsMax)
     return InvalidField("running", absl::StrCat("at most ", kReportsMax));
@@ -141,21 +161,17 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   }
   MutexLock lock(mu_);
   if (draining_) return ServerDraining();
-  const auto found = workers_.find(request.worker_id());
-  if (found != workers_.end() && request.incarnation() < found->second.incarnation) {
-    return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_INCARNATION",
-                     absl::StrCat("a newer agent has registered as ", request.worker_id(),
-                                  ": two agents must not share a worker id"),
-                     {{"incarnation", absl::StrCat(found->second.incarnation)}});
-  }
-  if (found == workers_.end() && workers_.size() >= kWorkersMax) {
+  STRATA_RETURN_IF_ERROR(CheckClaim(request));
+  if (workers_.count(request.worker_id()) == 0 && workers_.size() >= kWorkersMax) {
     return MakeError(absl::StatusCode::kResourceExhausted, "QUOTA_EXCEEDED",
                      absl::StrCat("there are ", kWorkersMax, " workers already"));
   }
   Worker& worker = workers_[request.worker_id()];
   // A restart of the agent is what repairs a worker that was quarantined for a hardware fault.
-  if (request.incarnation() != worker.incarnation) worker.suspect = worker.draining = false;
+  if (request.incarnation() != worker.incarnation || request.identity() != worker.identity)
+    worker.suspect = worker.draining = false;
   worker.id = request.worker_id();
+  worker.identity = request.identity();
   worker.incarnation = request.incarnation();
   worker.capacity = Bounded(request.capacity());
   worker.total = TotalOf(request.capacity());
@@ -179,17 +195,51 @@ absl::StatusOr<v1::RegisterResponse> Coordinator::Register(const v1::RegisterReq
   return response;
 }
 
+absl::Status Coordinator::CheckClaim(const v1::RegisterRequest& request) {
+  ExpireLeases();  // so that an id is free as soon as its lease is over, and the attempts under it have ended
+  const auto found = workers_.find(request.worker_id());
+  if (found == workers_.end()) return absl::OkStatus();
+  const Worker& holder = found->second;
+  switch (JudgeClaim(holder, !table_.JobsOn(holder.id).empty(), request.identity(), request.incarnation())) {
+    case Claim::kGranted:
+      break;
+    case Claim::kSuperseded:
+      return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_INCARNATION",
+                       absl::StrCat("a newer agent has registered as worker ", holder.id,
+                                    ": two agents must not share a worker id, give one of them another "
+                                    "--worker-id and --state-dir"),
+                       {{"incarnation", absl::StrCat(holder.incarnation)}});
+    case Claim::kHeld: {
+      const absl::Duration left = LeaseLeft(holder);
+      return WithRetry(
+          MakeError(
+              absl::StatusCode::kAlreadyExists, "WORKER_ID_IN_USE",
+              absl::StrCat("worker id ", holder.id, " is another agent's, whose lease lasts for ",
+                           absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
+                           " more, and longer when it renews it: give this strata_worker another "
+                           "--worker-id; if it stands in for that agent (whose --state-dir was lost, or "
+                           "copied to this machine), it gets the id when the lease is over"),
+              {{"worker", holder.id}}),
+          left);
+    }
+  }
+  return absl::OkStatus();
+}
+
 void Coordinator::EndUnreported(const Worker& worker, int64_t incarnation, const Reports& reports) {
   std::set<std::string> reported;
   for (const v1::TaskReport& report : reports) reported.insert(RefOf(report.job_uid(), report.attempt()));
   for (const JobPtr& job : table_.JobsOn(worker.id)) {
     const std::string ref = RefOf(job->uid, job->attempt);
     if (reported.count(ref) > 0) continue;
-    if (job->worker_incarnation != incarnation) {
-      // The agent that was granted the attempt has ended, and its successor found nothing of it.
+    const bool same_agent = MayBeSameAgent(job->worker_identity, worker.identity);
+    if (!same_agent || job->worker_incarnation != incarnation) {
+      // The agent that was granted the attempt has ended, and its successor found nothing of it; or its lease
+      // was over before another one took its place.
       v1::Failure failure;
       failure.set_cause(v1::WORKER_LOST);
-      failure.set_message(absl::StrCat("the agent of worker ", worker.id, " was restarted"));
+      failure.set_message(
+          absl::StrCat("the agent of worker ", worker.id, same_agent ? " was restarted" : " was replaced"));
       EndAttempt(job, {job->attempt, failure, std::nullopt}, absl::StrCat("worker ", worker.id));
       continue;
     }
@@ -245,7 +295,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
   if (std::isfinite(report.tokens_per_second()) && report.tokens_per_second() >= 0) {
     progress.tokens_per_second = report.tokens_per_second();
   }
-  if (report.ladder_size() > 0) progress.ladder = LadderOf(report);
+  if (report.ladder_size() > 0) progress.ladder = LadderOf(report.ladder());
   // Counts over attempts, so it only grows: an agent that starts again knows nothing of what it counted
   // before.
   progress.nvme_written_bytes = std::max(progress.nvme_written_bytes, report.nvme_written_bytes());
@@ -256,7 +306,7 @@ void Coordinator::ApplyReport(Worker& worker, const JobPtr& job, const v1::TaskR
     std::optional<v1::Failure> failure;
     std::optional<v1::RunResult> result;
     if (report.finished()) {
-      result = report.result();
+      result = CleanResult(report.result());
     } else if (report.has_failure()) {
       failure = CleanFailure(report.failure());
     }
@@ -300,6 +350,8 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
   digest->clear();
   const int64_t now = clock_.MonotonicNanos();
   for (const auto& [uid, job] : jobs) {
+    // The agent that had the id before may still run it: a store that fails keeps its end from being written.
+    if (!MayBeSameAgent(job->worker_identity, worker.identity)) continue;
     v1::DesiredTask& task = *response.add_desired();
     task.set_job_uid(uid);
     task.set_job_name(job->name);
@@ -341,7 +393,10 @@ absl::StatusOr<v1::SyncResponse> Coordinator::Sync(const v1::SyncRequest& reques
   MutexLock lock(mu_);
   const auto known = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) -> Worker* {
     const auto found = workers_.find(request.worker());
-    if (found == workers_.end() || found->second.incarnation != request.incarnation()) return nullptr;
+    if (found == workers_.end() || found->second.incarnation != request.incarnation() ||
+        found->second.identity != request.identity()) {
+      return nullptr;
+    }
     const WorkerState state = found->second.state;
     return state == WorkerState::kReady || state == WorkerState::kQuarantined ? &found->second : nullptr;
   };

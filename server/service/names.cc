@@ -1,7 +1,6 @@
 #include "server/service/names.h"
 
 #include <openssl/sha.h>
-#include <sys/random.h>
 
 #include <vector>
 
@@ -9,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/check.h"
 #include "server/service/errors.h"
 
 namespace strata::server {
@@ -90,12 +88,6 @@ absl::StatusOr<int64_t> ParsePageToken(absl::string_view list, absl::string_view
 absl::StatusOr<int32_t> PageSize(int32_t wanted, int32_t standard, int32_t max) {
   if (wanted < 0) return InvalidField("page_size", absl::StrCat("must be 0 to ", max));
   return wanted == 0 ? standard : std::min(wanted, max);
-}
-
-std::string RandomHex(int digits) {
-  std::string bytes((digits + 1) / 2, '\0');
-  STRATA_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  return absl::BytesToHexString(bytes).substr(0, digits);
 }
 
 std::string Sha256(absl::string_view data) {

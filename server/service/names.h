@@ -1,4 +1,4 @@
-// Resource names, page tokens and random identifiers, all judged as input from strangers.
+// Resource names and page tokens, all judged as input from strangers.
 #ifndef SERVER_SERVICE_NAMES_H_
 #define SERVER_SERVICE_NAMES_H_
 
@@ -32,8 +32,6 @@ absl::StatusOr<int64_t> ParsePageToken(absl::string_view list, absl::string_view
 // 0: `standard`; above `max`: `max`; negative is refused.
 absl::StatusOr<int32_t> PageSize(int32_t wanted, int32_t standard, int32_t max);
 
-// `digits` lower-case hexadecimal digits from the kernel's generator.
-std::string RandomHex(int digits);
 // SHA-256, 32 bytes.
 std::string Sha256(absl::string_view data);
 

@@ -99,9 +99,10 @@ struct Job {
   int32_t attempt = 0;  // fencing number of the current or last attempt
   std::string worker;   // of the current or last attempt
   int64_t worker_incarnation = 0;
-  Resources grant;           // zero unless HoldsResources(state)
-  int64_t resume_step = 0;   // newest checkpoint when the current attempt was granted
-  std::string avoid_worker;  // where the last attempt failed for reasons of the machine; "" for none
+  std::string worker_identity;  // of the agent; "" in records of older coordinators
+  Resources grant;              // zero unless HoldsResources(state)
+  int64_t resume_step = 0;      // newest checkpoint when the current attempt was granted
+  std::string avoid_worker;     // where the last attempt failed for reasons of the machine; "" for none
   std::optional<v1::JobPlan> plan;
 
   int32_t failures_counted = 0;

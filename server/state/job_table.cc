@@ -42,6 +42,7 @@ absl::Status Step(Job& job, const Granted& granted, int64_t now) {
   ++job.attempt;
   job.worker = granted.worker;
   job.worker_incarnation = granted.worker_incarnation;
+  job.worker_identity = granted.worker_identity;
   job.grant = granted.grant;
   job.plan = granted.plan;
   job.avoid_worker.clear();

@@ -35,6 +35,7 @@ struct Granted {
   int64_t worker_incarnation = 0;
   Resources grant;
   v1::JobPlan plan;
+  std::string worker_identity;
 };
 struct Started {
   int32_t attempt = 0;

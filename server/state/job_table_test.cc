@@ -51,7 +51,7 @@ class JobTableTest : public ::testing::Test {
     return *Apply(Created{job}, uid);
   }
   JobPtr Run(const std::string& uid = "u1") {
-    const JobPtr job = *Apply(Granted{"w1", 7, {10, 20, 30}, {}}, uid);
+    const JobPtr job = *Apply(Granted{"w1", 7, {10, 20, 30}, {}, "agent"}, uid);
     return *Apply(Started{job->attempt}, uid);
   }
   JobTable table_;
@@ -62,6 +62,7 @@ TEST_F(JobTableTest, AJobThatFinishesPassesThroughTheStatesAndReturnsItsGrant) {
   EXPECT_EQ(Create()->state, JobState::kQueued);
   const JobPtr running = Run();
   EXPECT_EQ(running->state, JobState::kRunning);
+  EXPECT_EQ(running->worker_identity, "agent");
   EXPECT_EQ(table_.Allocated("w1"), (Resources{10, 20, 30}));
   const JobPtr stopping = *Apply(StopRequested{1, std::nullopt, v1::RunResult()});
   EXPECT_EQ(stopping->state, JobState::kStopping);

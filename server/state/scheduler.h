@@ -24,7 +24,8 @@ struct Worker {
   std::string id;
   // kExpected: named by a stored job and not heard of since this coordinator started.
   WorkerState state = WorkerState::kExpected;
-  std::string reason;  // for kQuarantined and kLost
+  std::string reason;    // for kQuarantined and kLost
+  std::string identity;  // of its agent; "" when not known
   int64_t incarnation = 0;
   v1::Capacity capacity;
   Resources total;  // of `capacity`

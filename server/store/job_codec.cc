@@ -101,6 +101,7 @@ std::string EncodeJob(const Job& job) {
   record.set_sequence(job.sequence);
   record.set_worker(job.worker);
   record.set_worker_incarnation(job.worker_incarnation);
+  record.set_worker_identity(job.worker_identity);
   *record.mutable_grant() = ToProto(job.grant);
   record.set_resume_step(job.resume_step);
   record.set_avoid_worker(job.avoid_worker);
@@ -144,6 +145,7 @@ absl::StatusOr<Job> DecodeJob(const std::string& bytes) {
   job.attempt = status.attempt();
   job.worker = record.worker();
   job.worker_incarnation = record.worker_incarnation();
+  job.worker_identity = record.worker_identity();
   job.grant = FromProto(record.grant());
   job.resume_step = record.resume_step();
   job.avoid_worker = record.avoid_worker();

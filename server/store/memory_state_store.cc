@@ -18,7 +18,7 @@ void MemoryStateStore::Submit(uint64_t epoch, StoreTransaction transaction, Done
     MutexLock lock(mu_);
     queue_.push_back({epoch, std::move(transaction), std::move(done)});
   }
-  wake_.Signal();
+  wake_.SignalAll();
 }
 
 void MemoryStateStore::SetEpoch(uint64_t epoch) {
@@ -29,6 +29,20 @@ void MemoryStateStore::SetEpoch(uint64_t epoch) {
 void MemoryStateStore::SetFailure(absl::Status status) {
   MutexLock lock(mu_);
   failure_ = std::move(status);
+}
+
+void MemoryStateStore::Hold(bool held) {
+  {
+    MutexLock lock(mu_);
+    held_ = held;
+  }
+  wake_.SignalAll();
+}
+
+JobPtr MemoryStateStore::WaitForQueued() {
+  MutexLock lock(mu_);
+  while (queue_.empty()) wake_.Wait(mu_);
+  return queue_.front().transaction.job;
 }
 
 absl::Status MemoryStateStore::Probe() {
@@ -42,7 +56,7 @@ void MemoryStateStore::Loop() {
     absl::Status status;
     {
       MutexLock lock(mu_);
-      while (queue_.empty() && !stop_) wake_.Wait(mu_);
+      while ((queue_.empty() || held_) && !stop_) wake_.Wait(mu_);
       if (queue_.empty()) return;
       item = std::move(queue_.front());
       queue_.pop_front();

@@ -1,4 +1,5 @@
-// MemoryStateStore: a StateStore without durability, for tests of what stands above it. Can be told to fail.
+// MemoryStateStore: a StateStore without durability, for tests of what stands above it. Can be told to fail,
+// or to write nothing for a while.
 #ifndef SERVER_STORE_MEMORY_STATE_STORE_H_
 #define SERVER_STORE_MEMORY_STATE_STORE_H_
 
@@ -38,6 +39,10 @@ class MemoryStateStore : public StateStore {
 
   // Writes answer with `status` from now on (OK: they work again).
   void SetFailure(absl::Status status);
+  // While held, transactions stay in the queue.
+  void Hold(bool held);
+  // The record that is to be written next, once there is one.
+  JobPtr WaitForQueued();
 
  private:
   struct Item {
@@ -52,6 +57,7 @@ class MemoryStateStore : public StateStore {
   std::deque<Item> queue_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  bool held_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::map<int64_t, JobPtr> jobs_ ABSL_GUARDED_BY(mu_);  // by sequence
   std::map<int64_t, JobPtr> revisions_ ABSL_GUARDED_BY(mu_);

@@ -199,6 +199,7 @@ TEST(JobCodecTest, ARecordSurvivesTheRoundTrip) {
   job.intent = Intent::kCancel;
   job.worker = "w1";
   job.worker_incarnation = 77;
+  job.worker_identity = "0123abcd";
   job.grant = {1, 2, 3};
   job.attempt = 4;
   job.resume_step = 20;
@@ -217,6 +218,7 @@ TEST(JobCodecTest, ARecordSurvivesTheRoundTrip) {
   EXPECT_EQ(read.grant, job.grant);
   EXPECT_EQ(read.intent, job.intent);
   EXPECT_EQ(read.worker_incarnation, 77);
+  EXPECT_EQ(read.worker_identity, "0123abcd");
   EXPECT_EQ(read.pending_failure->cause(), v1::STALLED);
   EXPECT_EQ(DecodeJob("no record").status().code(), absl::StatusCode::kDataLoss);
 }

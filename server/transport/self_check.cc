@@ -42,6 +42,11 @@ std::string LocalAddress(const std::string& listen, int port) {
   return absl::StrCat(host, ":", port);
 }
 
+bool IsLoopback(const std::string& listen) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
 SelfCheck::SelfCheck(std::string address, std::chrono::milliseconds every, int failures_max,
                      std::function<void()> failed)
     : address_(std::move(address)),

@@ -19,6 +19,9 @@ bool IsServing(const std::string& address, std::chrono::milliseconds timeout);
 // Where a server that listens on `listen` and got `port` can be asked from this machine.
 std::string LocalAddress(const std::string& listen, int port);
 
+// Whether only this machine reaches a server that listens on `listen`, host:port.
+bool IsLoopback(const std::string& listen);
+
 class SelfCheck {
  public:
   // Calls `failed` once, from its own thread, after `failures_max` checks in a row have failed.

@@ -28,6 +28,8 @@ constexpr absl::Duration kRpcTimeout = absl::Seconds(10);
 constexpr absl::Duration kWearInterval = absl::Seconds(10);
 constexpr absl::Duration kMinBackoff = absl::Milliseconds(100);
 constexpr absl::Duration kMaxBackoff = absl::Seconds(3);
+// While another agent has the worker id: it may go before its lease does, in order.
+constexpr absl::Duration kMaxIdWait = absl::Seconds(30);
 // Between two Syncs when the coordinator answers at once and nothing changed here.
 constexpr absl::Duration kMinSyncPause = absl::Milliseconds(50);
 // WaitConnected cannot be interrupted: how late a stop request may be seen.
@@ -61,6 +63,10 @@ bool IsPermanent(const absl::Status& status) {
       return false;
   }
 }
+
+// Answers to Register and to a worker whose id another agent has.
+bool IsIdInUse(const absl::Status& status) { return ErrorReason(status) == "WORKER_ID_IN_USE"; }
+bool IsSuperseded(const absl::Status& status) { return ErrorReason(status) == "STALE_INCARNATION"; }
 
 // The end of a task of an earlier incarnation, whose processes and scratch are gone by now.
 v1::TaskReport ReportOf(const TaskRecord& record, const std::string& worker_id) {
@@ -100,8 +106,9 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options) {
   STRATA_ASSIGN_OR_RETURN(const std::vector<TaskRecord> records, state->ReadAll(&unreadable));
   for (const std::string& problem : unreadable) spdlog::error("unreadable task record: {}", problem);
   STRATA_RETURN_IF_ERROR(KillLeftovers(options.state_dir, records, kLeftoverTimeout));
-  STRATA_ASSIGN_OR_RETURN(const std::vector<std::string> swept,
-                          SweepScratch(options.nvme_paths, options.worker_id, records));
+  STRATA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> swept,
+      SweepScratch(options.nvme_paths, ScratchOwner(options.worker_id, options.state_dir), records));
   for (const std::string& folder : swept) spdlog::info("removed leftover scratch {}", folder);
 
   STRATA_ASSIGN_OR_RETURN(std::unique_ptr<WearLog> wear, WearLog::Open(options.state_dir + "/nvme_wear"),
@@ -209,15 +216,22 @@ void Agent::SyncLoop() {
       Pause(std::max(next_sync_, kMinSyncPause - took), /*for_changes=*/true);
       continue;
     }
-    if (!ever_registered && IsPermanent(status)) {
+    if (IsSuperseded(status) || (ever_registered && IsIdInUse(status))) {
+      fatal_ = absl::AbortedError(absl::StrCat(
+          "another agent has taken the place of worker ", options_.worker_id, ": its ", tasks_.size(),
+          " task(s) are stopped here; the coordinator at ", options_.server, " says: ", status.message()));
+      return;
+    }
+    if (!ever_registered && IsPermanent(status) && !IsIdInUse(status)) {
       fatal_ = Annotate(status, absl::StrCat("the coordinator at ", options_.server, " refuses worker ",
                                              options_.worker_id));
       return;
     }
-    CheckLease();
+    if (ever_registered) CheckLease();
     // A fleet whose coordinator comes back should not knock in step.
-    const absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
-    spdlog::warn("coordinator {}: {}; again in {}", options_.server, status.ToString(),
+    absl::Duration pause = backoff * (0.75 + 0.5 * jitter.Uniform(failures++));
+    if (IsIdInUse(status)) pause = std::max(pause, std::min(RetryDelay(status), kMaxIdWait));
+    spdlog::warn("coordinator {}: {}; again in {}", options_.server, std::string(status.message()),
                  absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(1))));
     PauseAfterFailure(pause);
     backoff = std::min(backoff * 2, kMaxBackoff);
@@ -227,8 +241,7 @@ void Agent::SyncLoop() {
 void Agent::Pause(absl::Duration pause, bool for_changes) {
   const int64_t until = Now() + absl::ToInt64Nanoseconds(pause);
   MutexLock lock(mu_);
-  const int stops_before = stop_requests_;
-  while (stop_requests_ == stops_before && !(for_changes && dirty_)) {
+  while (stop_requests_ == stops_seen_ && !(for_changes && dirty_)) {
     const int64_t left = until - Now();
     if (left <= 0) return;
     wake_.WaitFor(mu_, std::chrono::nanoseconds(left));
@@ -237,18 +250,13 @@ void Agent::Pause(absl::Duration pause, bool for_changes) {
 
 void Agent::PauseAfterFailure(absl::Duration pause) {
   const int64_t until = Now() + absl::ToInt64Nanoseconds(pause);
-  int stops_before;
-  {
-    MutexLock lock(mu_);
-    stops_before = stop_requests_;
-  }
   // A coordinator that takes connections and fails calls must not be asked without any pause.
   Pause(std::min(pause, kMinBackoff), /*for_changes=*/false);
   if (coordinator_->IsConnected()) return Pause(absl::Nanoseconds(until - Now()), /*for_changes=*/false);
   while (Now() < until) {
     {
       MutexLock lock(mu_);
-      if (stop_requests_ != stops_before) return;
+      if (stop_requests_ != stops_seen_) return;
     }
     if (coordinator_->WaitConnected(std::min(absl::Nanoseconds(until - Now()), kConnectSlice))) return;
   }
@@ -272,7 +280,7 @@ void Agent::ApplyStopRequests() {
   int stops;
   {
     MutexLock lock(mu_);
-    stops = stop_requests_;
+    stops = stops_seen_ = stop_requests_;
   }
   if (stops == 0) return;
   for (auto& [key, task] : tasks_) {
@@ -351,6 +359,7 @@ absl::Status Agent::RegisterOnce() {
   v1::RegisterRequest request;
   request.set_worker_id(options_.worker_id);
   request.set_incarnation(state_->incarnation());
+  request.set_identity(state_->identity());
   RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   request.set_version(kVersion);
@@ -388,6 +397,7 @@ absl::Status Agent::SyncOnce() {
   v1::SyncRequest request;
   request.set_worker(worker_);
   request.set_incarnation(state_->incarnation());
+  request.set_identity(state_->identity());
   RefreshCapacity();
   *request.mutable_capacity() = capacity_;
   for (v1::TaskReport& report : Reports()) *request.add_tasks() = std::move(report);

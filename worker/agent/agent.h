@@ -10,6 +10,10 @@
 // need the coordinator anyway) until it answers, and a task it then does not want is killed; or until the
 // orphan timeout has passed since the last answer, when they are killed without a commit.
 //
+// Worker id: belongs to one agent at a time, which the coordinator knows by the identity in the state folder.
+// An agent that starts while another one has the id asks again until that one's lease is over. One that had
+// the id and finds it taken was given up meanwhile: it kills its trainers and ends.
+//
 // Shutdown (RequestStop): 1. no new tasks; 2. tasks checkpoint (where their spec says so) and stop; 3. their
 // ends are reported until recorded, at most 5 s; 4. telemetry is flushed, at most 3 s; 5. threads are joined.
 #ifndef WORKER_AGENT_AGENT_H_
@@ -47,8 +51,8 @@ class Agent {
   static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options);
   ~Agent();
 
-  // Serves until RequestStop, then shuts down and returns OK. An error only when the coordinator refuses
-  // this worker for good at the first Register. Call once.
+  // Serves until RequestStop, then shuts down and returns OK. An error when the coordinator refuses this
+  // worker for good at the first Register; kAborted when another agent has taken its place. Call once.
   absl::Status Run();
 
   // The first call stops gracefully, a second one kills what still runs. Any thread.
@@ -60,7 +64,8 @@ class Agent {
 
   void SyncLoop();
   bool ShutdownDone();
-  // Waits for `pause`, a stop request, or (if `for_changes`) something to report.
+  // Waits for `pause`, a stop request that ApplyStopRequests has not seen, or (if `for_changes`) something to
+  // report.
   void Pause(absl::Duration pause, bool for_changes);
   // After a failure: waits for `pause` or a stop request; where the connection is what failed, only until
   // it stands again.
@@ -106,6 +111,7 @@ class Agent {
   int64_t last_answer_sent_ = 0;
   bool lease_ended_ = false;
   int64_t report_deadline_ = 0;  // of shutdown; 0: tasks still run
+  int stops_seen_ = 0;           // stop requests that ApplyStopRequests has acted on
   bool told_draining_ = false;   // the last answered Sync said that this worker is stopping
   absl::Status fatal_;           // read by Run after the thread ended
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "worker/agent/agent_testing.h"
 
@@ -107,11 +108,77 @@ TEST_F(AgentTest, LogFloodIsBoundedAndLosesNoMetrics) {
   EXPECT_TRUE(Eventually([&] { return coordinator_.Losses("job").size() == 60; }));
 }
 
+TEST_F(AgentTest, SaysWhereNobodyAnswersAndWhatToDo) {
+  coordinator_.Stop();
+  auto agent = StartAgent();
+  const std::string told = absl::StrCat("nobody answers at ", coordinator_.address());
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(agent->Log(), told); })) << agent->Log();
+  EXPECT_TRUE(absl::StrContains(agent->Log(),
+                                "start strata_server there, or name the coordinator's address with "
+                                "--server; again in"));
+  EXPECT_FALSE(absl::StrContains(agent->Log(), "last error"));
+}
+
 TEST_F(AgentTest, RefusedRegistrationIsAnErrorWithItsReason) {
   coordinator_.Configure([](auto& b) { b.refuse_register = true; });
   auto agent = StartAgent();
   EXPECT_EQ(WEXITSTATUS(agent->Wait()), 1);
   EXPECT_TRUE(absl::StrContains(*ReadFile(folder_ + "/agent.log", 1 << 20), "too old"));
+}
+
+TEST_F(AgentTest, WaitsForItsIdWhileAnotherAgentHasItAndTakesItThen) {
+  coordinator_.Configure([](auto& b) { b.register_reason = "WORKER_ID_IN_USE"; });
+  auto agent = StartAgent();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.refused_registers() >= 3; }));
+  EXPECT_TRUE(coordinator_.registers().empty());
+  coordinator_.Configure([](auto& b) { b.register_reason = ""; });
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=2");
+  ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job"));
+  EXPECT_EQ(coordinator_.registers()[0].identity().size(), 32u);
+  EXPECT_TRUE(absl::StrContains(agent->Log(), "the id is another's"));
+}
+
+TEST_F(AgentTest, AsksForItsIdNoSoonerThanTheLeaseOfTheOtherIsOverAndStopsAtOnceWhenTold) {
+  coordinator_.Configure([](auto& b) {
+    b.register_reason = "WORKER_ID_IN_USE";
+    b.retry_seconds = 20;
+  });
+  auto agent = StartAgent();
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(agent->Log(), "again in 20s"); })) << agent->Log();
+  coordinator_.Configure([](auto& b) { b.retry_seconds = 3600; });
+  agent->Kill(SIGTERM);
+  EXPECT_EQ(agent->Wait(), 0);
+  EXPECT_EQ(coordinator_.refused_registers(), 1);
+  // The other one may stop before its lease is over.
+  auto next = StartAgent();
+  EXPECT_TRUE(Eventually([&] { return absl::StrContains(next->Log(), "again in 30s"); })) << next->Log();
+}
+
+TEST_F(AgentTest, AnAgentWhosePlaceWasTakenStopsItsTrainersAndEndsWithACodeOfItsOwn) {
+  for (const std::string reason : {"WORKER_ID_IN_USE", "STALE_INCARNATION"}) {
+    auto agent = StartAgent();
+    coordinator_.Want(reason, 1, v1::DesiredTask::RUN, "steps=0");
+    ASSERT_TRUE(coordinator_.WaitForStep(2, reason));
+    coordinator_.Configure([&](auto& b) { b.register_reason = reason; });
+    coordinator_.ForgetWorkers();
+    const int status = agent->Wait();
+    ASSERT_TRUE(WIFEXITED(status)) << status;
+    EXPECT_EQ(WEXITSTATUS(status), 3);
+    EXPECT_TRUE(agent->Trainers().empty());
+    EXPECT_TRUE(agent->Scratch().empty());
+    EXPECT_TRUE(
+        absl::StrContains(agent->Log(), "another agent has taken the place of worker w1: its 1 task(s)"));
+    EXPECT_TRUE(absl::StrContains(agent->Log(), "the id is another's"));
+    coordinator_.Configure([](auto& b) { b.register_reason = ""; });
+    coordinator_.Unwant(reason, 1);
+  }
+}
+
+TEST_F(AgentTest, AnAgentThatIsStaleAtItsStartEndsToo) {
+  coordinator_.Configure([](auto& b) { b.register_reason = "STALE_INCARNATION"; });
+  auto agent = StartAgent();
+  EXPECT_EQ(WEXITSTATUS(agent->Wait()), 3);
+  EXPECT_EQ(coordinator_.refused_registers(), 1);
 }
 
 TEST_F(AgentTest, RanksMeetThroughTheirAgentThoughTheCoordinatorRestartsInTheMiddle) {

@@ -40,6 +40,7 @@ TEST_F(AgentTest, KilledAgentTakesItsTrainersWithItAndTheNextOneTellsTheTruth) {
   const auto registers = coordinator_.registers();
   ASSERT_EQ(registers.size(), 2u);
   EXPECT_GT(registers[1].incarnation(), registers[0].incarnation());
+  EXPECT_EQ(registers[1].identity(), registers[0].identity());
   ASSERT_EQ(registers[1].running_size(), 1);
   EXPECT_EQ(registers[1].running(0).phase(), "STOPPED");
   EXPECT_EQ(registers[1].running(0).failure().cause(), v1::WORKER_LOST);
@@ -48,6 +49,17 @@ TEST_F(AgentTest, KilledAgentTakesItsTrainersWithItAndTheNextOneTellsTheTruth) {
   coordinator_.Want("job", 2, v1::DesiredTask::RUN, "steps=3");
   ASSERT_TRUE(coordinator_.WaitForPhase("STOPPED", "job", 2));
   EXPECT_TRUE(coordinator_.LastReport("job", 2).finished());
+}
+
+TEST_F(AgentTest, AnotherAgentOfTheSameIdLeavesItsScratchAlone) {
+  auto agent = StartAgent();
+  coordinator_.Want("job", 1, v1::DesiredTask::RUN, "steps=0");
+  ASSERT_TRUE(coordinator_.WaitForStep(2, "job"));
+  coordinator_.Configure([](auto& b) { b.register_reason = "WORKER_ID_IN_USE"; });
+  AgentProcess other(coordinator_.address(), folder_ + "/other", {"--nvme-path=" + folder_ + "/nvme"});
+  ASSERT_TRUE(Eventually([&] { return coordinator_.refused_registers() > 0; }));
+  EXPECT_FALSE(agent->Scratch().empty());
+  EXPECT_EQ(agent->Trainers().size(), 1u);
 }
 
 TEST_F(AgentTest, EndThatTheCoordinatorDidNotHearSurvivesTheAgent) {

@@ -31,6 +31,8 @@ class AgentProcess {
   std::vector<pid_t> Trainers() const;
   std::vector<std::string> Scratch() const { return *ListDirectory(nvme_); }
   std::vector<std::string> Records() const { return *ListDirectory(state_dir_ + "/tasks"); }
+  // What it has said so far.
+  std::string Log() const { return ReadFile(log_, 64 << 20).value_or(""); }
 
  private:
   const std::string state_dir_, nvme_, log_;

@@ -7,6 +7,8 @@
 
 #include "absl/strings/cord.h"
 #include "common/clock.h"
+#include "proto/connection_error/connection_error.h"
+#include "proto/duration/duration.h"
 #include "proto/google/rpc/error_details.pb.h"
 #include "proto/strata/v1/worker.grpc.pb.h"
 
@@ -14,15 +16,25 @@ namespace strata {
 namespace {
 
 constexpr char kReasonPayload[] = "strata/error-reason";
+constexpr char kRetryPayload[] = "strata/retry-delay";
 
-absl::Status FromGrpc(const grpc::Status& status) {
+absl::Status FromGrpc(const grpc::Status& status, const std::string& address) {
   if (status.ok()) return absl::OkStatus();
-  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  absl::Status result(code, status.error_message());
   google::rpc::Status details;
-  if (!status.error_details().empty() && details.ParseFromString(status.error_details())) {
+  if (status.error_details().empty()) {
+    const bool silent = code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded;
+    if (silent) return absl::Status(code, ExplainNoAnswer(code, status.error_message(), address, "--server"));
+  } else if (details.ParseFromString(status.error_details())) {
     for (const google::protobuf::Any& any : details.details()) {
       google::rpc::ErrorInfo info;
+      google::rpc::RetryInfo retry;
       if (any.UnpackTo(&info)) result.SetPayload(kReasonPayload, absl::Cord(info.reason()));
+      if (any.UnpackTo(&retry)) {
+        const absl::Duration delay = FromProto(retry.retry_delay());
+        result.SetPayload(kRetryPayload, absl::Cord(absl::FormatDuration(delay)));
+      }
     }
   }
   return result;
@@ -32,20 +44,22 @@ void CancelContext(void* context) { static_cast<grpc::ClientContext*>(context)->
 
 class GrpcTelemetryStream : public TelemetryStream {
  public:
-  explicit GrpcTelemetryStream(v1::WorkerService::Stub& stub) : stream_(stub.PushTelemetry(&context_)) {}
+  GrpcTelemetryStream(v1::WorkerService::Stub& stub, const std::string& address)
+      : address_(address), stream_(stub.PushTelemetry(&context_)) {}
   bool Write(const v1::TelemetryBatch& batch) override { return stream_->Write(batch); }
   bool Read(v1::TelemetryAck* ack) override { return stream_->Read(ack); }
   void Cancel() override { context_.TryCancel(); }
-  absl::Status Finish() override { return FromGrpc(stream_->Finish()); }
+  absl::Status Finish() override { return FromGrpc(stream_->Finish(), address_); }
 
  private:
+  const std::string address_;
   grpc::ClientContext context_;
   const std::unique_ptr<grpc::ClientReaderWriter<v1::TelemetryBatch, v1::TelemetryAck>> stream_;
 };
 
 class GrpcCoordinator : public Coordinator {
  public:
-  explicit GrpcCoordinator(const std::string& address) {
+  explicit GrpcCoordinator(const std::string& address) : address_(address) {
     grpc::ChannelArguments arguments;
     // gRPC's own pause between connection attempts grows to two minutes; the coordinator is back sooner.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -79,7 +93,7 @@ class GrpcCoordinator : public Coordinator {
     return Call(&v1::WorkerService::Stub::Rendezvous, request, timeout, cancellation, response);
   }
   std::unique_ptr<TelemetryStream> OpenTelemetry() override {
-    return std::make_unique<GrpcTelemetryStream>(*stub_);
+    return std::make_unique<GrpcTelemetryStream>(*stub_, address_);
   }
   bool IsConnected() override { return channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY; }
   bool WaitConnected(absl::Duration timeout) override {
@@ -98,9 +112,10 @@ class GrpcCoordinator : public Coordinator {
     if (cancellation != nullptr) cancellation->Attach(&CancelContext, &context);
     const grpc::Status status = (stub_.get()->*method)(&context, request, response);
     if (cancellation != nullptr) cancellation->Detach();
-    return FromGrpc(status);
+    return FromGrpc(status, address_);
   }
 
+  const std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::WorkerService::Stub> stub_;
 };
@@ -149,6 +164,13 @@ std::unique_ptr<Coordinator> ConnectCoordinator(const std::string& address) {
 std::string ErrorReason(const absl::Status& status) {
   const auto payload = status.GetPayload(kReasonPayload);
   return payload.has_value() ? std::string(*payload) : "";
+}
+
+absl::Duration RetryDelay(const absl::Status& status) {
+  const auto payload = status.GetPayload(kRetryPayload);
+  absl::Duration delay;
+  return payload.has_value() && absl::ParseDuration(std::string(*payload), &delay) ? delay
+                                                                                   : absl::ZeroDuration();
 }
 
 bool IsFinal(const absl::Status& status) {

@@ -73,6 +73,8 @@ std::unique_ptr<Coordinator> ConnectCoordinator(const std::string& address);
 
 // "" when the error carries none.
 std::string ErrorReason(const absl::Status& status);
+// When the coordinator said to ask again (google.rpc.RetryInfo); zero when the error does not say.
+absl::Duration RetryDelay(const absl::Status& status);
 
 // Whether asking again cannot change the answer: the attempt is fenced, or the request is one that the
 // coordinator will never take.

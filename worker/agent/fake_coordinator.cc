@@ -16,15 +16,21 @@ namespace {
 
 constexpr int64_t kPatienceNanos = 60'000'000'000;  // sanitizers on a busy machine; never waited for in full
 
-grpc::Status Stale() {
+grpc::Status Refusal(const std::string& reason, const std::string& message, int retry_seconds = 0) {
   google::rpc::ErrorInfo info;
-  info.set_reason("STALE_ATTEMPT");
+  info.set_reason(reason);
   info.set_domain("strata");
   google::rpc::Status details;
   details.add_details()->PackFrom(info);
-  return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "attempt 1 is fenced",
-                      details.SerializeAsString());
+  if (retry_seconds > 0) {
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(retry_seconds);
+    details.add_details()->PackFrom(retry);
+  }
+  return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, message, details.SerializeAsString());
 }
+
+grpc::Status Stale() { return Refusal("STALE_ATTEMPT", "attempt 1 is fenced"); }
 
 }  // namespace
 
@@ -83,6 +89,10 @@ grpc::Status FakeCoordinator::Register(grpc::ServerContext*, const v1::RegisterR
                                        v1::RegisterResponse* response) {
   MutexLock lock(mu_);
   if (behaviour_.refuse_register) return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "too old");
+  if (!behaviour_.register_reason.empty()) {
+    ++refused_registers_;
+    return Refusal(behaviour_.register_reason, "the id is another's", behaviour_.retry_seconds);
+  }
   registers_.push_back(*request);
   known_.insert(request->worker_id());
   response->set_worker("workers/" + request->worker_id());

@@ -74,6 +74,8 @@ class FakeCoordinator : public v1::WorkerService::Service {
     int orphan_seconds = 3600;
     int lease_millis = 3000;
     bool refuse_register = false;
+    std::string register_reason;  // Register is refused with it, and with retry_seconds
+    int retry_seconds = 0;
   };
   void Configure(const std::function<void(Behaviour&)>& change) {
     MutexLock lock(mu_);
@@ -82,6 +84,10 @@ class FakeCoordinator : public v1::WorkerService::Service {
   std::vector<v1::RegisterRequest> registers() {
     MutexLock lock(mu_);
     return registers_;
+  }
+  int refused_registers() {
+    MutexLock lock(mu_);
+    return refused_registers_;
   }
   std::vector<v1::CommitCheckpointRequest> commits() {
     MutexLock lock(mu_);
@@ -140,6 +146,7 @@ class FakeCoordinator : public v1::WorkerService::Service {
   std::set<std::string> known_ ABSL_GUARDED_BY(mu_);
   int duplicates_ ABSL_GUARDED_BY(mu_) = 0;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;
+  int refused_registers_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace strata

@@ -21,6 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMarkerLimitBytes = 8 << 10;  // a worker id and a path
+
 // Ranks of one job share its folder: one must not remove it while another makes its own in it. A few
 // metadata operations are all that happens under this lock.
 Mutex job_folder_mu;
@@ -89,7 +91,11 @@ std::string ScratchPath(const std::string& nvme_path, const TaskKey& key) {
   return absl::StrCat(nvme_path, "/", key.job_uid, "/", key.attempt, ".", key.rank);
 }
 
-absl::StatusOr<std::string> MakeScratch(const std::string& nvme_path, const std::string& worker_id,
+std::string ScratchOwner(const std::string& worker_id, const std::string& state_dir) {
+  return absl::StrCat(worker_id, "\n", state_dir, "\n");
+}
+
+absl::StatusOr<std::string> MakeScratch(const std::string& nvme_path, const std::string& owner,
                                         const TaskKey& key) {
   const std::string scratch = ScratchPath(nvme_path, key);
   MutexLock lock(job_folder_mu);
@@ -97,7 +103,7 @@ absl::StatusOr<std::string> MakeScratch(const std::string& nvme_path, const std:
   const std::string marker = absl::StrCat(nvme_path, "/", key.job_uid, "/", kScratchMarker);
   STRATA_ASSIGN_OR_RETURN(const Fd file, OpenFile(marker, O_WRONLY | O_CREAT | O_TRUNC),
                           "NVMe scratch (--nvme-path)");
-  STRATA_RETURN_IF_ERROR(WriteAll(file, worker_id, marker), "NVMe scratch (--nvme-path)");
+  STRATA_RETURN_IF_ERROR(WriteAll(file, owner, marker), "NVMe scratch (--nvme-path)");
   return scratch;
 }
 
@@ -115,7 +121,7 @@ absl::Status RemoveScratch(const std::string& scratch) {
 }
 
 absl::StatusOr<std::vector<std::string>> SweepScratch(const std::vector<std::string>& nvme_paths,
-                                                      const std::string& worker_id,
+                                                      const std::string& owner,
                                                       const std::vector<TaskRecord>& records) {
   std::vector<std::string> removed;
   for (const TaskRecord& record : records) {
@@ -131,8 +137,8 @@ absl::StatusOr<std::vector<std::string>> SweepScratch(const std::vector<std::str
       const fs::path folder = fs::path(nvme_path) / name;
       std::error_code error;
       if (fs::is_symlink(folder, error) || !fs::is_directory(folder, error)) continue;
-      const auto owner = ReadFile((folder / kScratchMarker).string(), 256);
-      if (!owner.ok() || *owner != worker_id) continue;
+      const auto marker = ReadFile((folder / kScratchMarker).string(), kMarkerLimitBytes);
+      if (!marker.ok() || *marker != owner) continue;
       STRATA_RETURN_IF_ERROR(RemoveTree(folder.string()));
       removed.push_back(folder.string());
     }

@@ -19,8 +19,11 @@ namespace strata {
 inline constexpr char kTaskVariable[] = "STRATA_TASK";
 inline constexpr char kStateDirVariable[] = "STRATA_WORKER_STATE_DIR";
 
-// This file in a folder says: the folder is scratch of the worker whose id it holds, which may remove it.
+// This file in a folder says: the folder is scratch of the agent that it names, which may remove it.
 inline constexpr char kScratchMarker[] = ".strata-scratch";
+// What the file holds. Of two agents of one worker id each has a state folder of its own; one that lost its
+// state has the same folder again.
+std::string ScratchOwner(const std::string& worker_id, const std::string& state_dir);
 
 // SIGKILLs every process that belongs to one of the records - the recorded process itself (pid, start time
 // and boot all equal), its process group, and any process that carries this state folder's variables - and
@@ -31,7 +34,7 @@ absl::Status KillLeftovers(const std::string& state_dir, const std::vector<TaskR
 
 // Makes `<nvme_path>/<job_uid>` with its marker, and the task's folder in it, which is returned. Several
 // ranks of one job share the job's folder.
-absl::StatusOr<std::string> MakeScratch(const std::string& nvme_path, const std::string& worker_id,
+absl::StatusOr<std::string> MakeScratch(const std::string& nvme_path, const std::string& owner,
                                         const TaskKey& key);
 // The same path without making it.
 std::string ScratchPath(const std::string& nvme_path, const TaskKey& key);
@@ -39,10 +42,10 @@ std::string ScratchPath(const std::string& nvme_path, const TaskKey& key);
 // Removes a task's folder, and the job's folder with it when that was its last one.
 absl::Status RemoveScratch(const std::string& scratch);
 
-// Removes the scratch of the records, and every folder in the NVMe paths that has this worker's marker (found
-// even when the state folder was lost); anything else there is not ours. Returns what it removed.
+// Removes the scratch of the records, and every folder in the NVMe paths whose marker names `owner` (found
+// even when what was in the state folder was lost); anything else there is not ours. Returns what it removed.
 absl::StatusOr<std::vector<std::string>> SweepScratch(const std::vector<std::string>& nvme_paths,
-                                                      const std::string& worker_id,
+                                                      const std::string& owner,
                                                       const std::vector<TaskRecord>& records);
 
 }  // namespace strata

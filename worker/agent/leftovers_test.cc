@@ -112,8 +112,10 @@ TEST_F(ScratchTest, LastRankTakesTheJobsFolderWithIt) {
 }
 
 TEST_F(ScratchTest, SweepTakesWhatIsMarkedOrRecordedAndNothingElse) {
-  ASSERT_TRUE(MakeScratch(nvme_, "w1", {"marked", 1, 0}).ok());
-  ASSERT_TRUE(MakeScratch(nvme_, "w2", {"neighbours", 1, 0}).ok());
+  const std::string ours = ScratchOwner("w1", "/state");
+  ASSERT_TRUE(MakeScratch(nvme_, ours, {"marked", 1, 0}).ok());
+  ASSERT_TRUE(MakeScratch(nvme_, ScratchOwner("w2", "/state"), {"neighbours", 1, 0}).ok());
+  ASSERT_TRUE(MakeScratch(nvme_, ScratchOwner("w1", "/state2"), {"namesakes", 1, 0}).ok());
   fs::create_directories(nvme_ + "/unmarked/1.0");  // a crash before the marker
   fs::create_directories(nvme_ + "/precious");
   std::ofstream(nvme_ + "/precious/data") << "x";
@@ -126,14 +128,15 @@ TEST_F(ScratchTest, SweepTakesWhatIsMarkedOrRecordedAndNothingElse) {
   never_made.key = {"never", 1, 0};
   never_made.scratch = {nvme_ + "/never/1.0"};
   const std::string second = nvme_ + "/a_second_drive";
-  ASSERT_TRUE(MakeScratch(second, "w1", {"marked", 1, 0}).ok());
-  auto removed = SweepScratch({nvme_, second}, "w1", {record, never_made});
+  ASSERT_TRUE(MakeScratch(second, ours, {"marked", 1, 0}).ok());
+  auto removed = SweepScratch({nvme_, second}, ours, {record, never_made});
   ASSERT_TRUE(removed.ok()) << removed.status();
   EXPECT_EQ(removed->size(), 3u);
   EXPECT_TRUE(fs::is_empty(second));
   EXPECT_FALSE(fs::exists(nvme_ + "/marked"));
   EXPECT_FALSE(fs::exists(nvme_ + "/unmarked"));
   EXPECT_TRUE(fs::exists(nvme_ + "/neighbours/1.0"));
+  EXPECT_TRUE(fs::exists(nvme_ + "/namesakes/1.0"));
   EXPECT_TRUE(fs::exists(nvme_ + "/precious/data"));
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 
 namespace strata {
@@ -35,6 +37,42 @@ absl::StatusOr<int64_t> NextIncarnation(const std::string& path, int64_t unix_se
     return text.status();
   }
   return std::max(last + 1, unix_seconds);
+}
+
+// What differs in a copy of the folder. Two folders have lock files of one inode only on two file systems, so
+// the machine counts too; where it has no id (as in many containers) the inode alone has to do.
+absl::StatusOr<std::string> PlaceOf(const Fd& lock) {
+  struct stat info = {};
+  if (fstat(lock.get(), &info) != 0) return ErrnoStatus(errno, "looking at the state folder's lock");
+  const auto machine = ReadFile("/etc/machine-id", 256);
+  return absl::StrCat(info.st_ino, " ",
+                      machine.ok() ? absl::StripAsciiWhitespace(*machine) : absl::string_view("-"));
+}
+
+// The key of the folder at `folder`, or a new one when it has none for `place`.
+absl::StatusOr<std::string> TakeIdentity(const std::string& folder, const std::string& place) {
+  constexpr size_t kDigits = 32;
+  const std::string path = absl::StrCat(folder, "/identity");
+  const auto text = ReadFile(path, 1024);
+  if (text.ok()) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::StripTrailingAsciiWhitespace(*text), absl::MaxSplits(' ', 1));
+    if (parts.first.size() != kDigits ||
+        !std::all_of(parts.first.begin(), parts.first.end(), absl::ascii_isxdigit)) {
+      return absl::DataLossError(absl::StrCat(path,
+                                              " does not hold an identity: remove it; the worker then waits "
+                                              "until the lease of its old one is over"));
+    }
+    if (parts.second == place) return std::string(parts.first);
+    // Before the key is written: what a crash leaves is a copy still.
+    STRATA_RETURN_IF_ERROR(RemoveTree(absl::StrCat(folder, "/tasks")));
+    STRATA_RETURN_IF_ERROR(MakeDirectories(absl::StrCat(folder, "/tasks")));
+  } else if (!absl::IsNotFound(text.status())) {
+    return text.status();
+  }
+  const std::string key = RandomHex(kDigits);
+  STRATA_RETURN_IF_ERROR(WriteFileDurably(path, absl::StrCat(key, " ", place, "\n")));
+  return key;
 }
 
 }  // namespace
@@ -60,7 +98,9 @@ absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(const std::string& path
   const std::string file = absl::StrCat(path, "/incarnation");
   STRATA_ASSIGN_OR_RETURN(const int64_t incarnation, NextIncarnation(file, unix_seconds));
   STRATA_RETURN_IF_ERROR(WriteFileDurably(file, absl::StrCat(incarnation)));
-  return std::unique_ptr<StateDir>(new StateDir(path, std::move(lock), incarnation));
+  STRATA_ASSIGN_OR_RETURN(const std::string place, PlaceOf(lock));
+  STRATA_ASSIGN_OR_RETURN(std::string identity, TakeIdentity(path, place));
+  return std::unique_ptr<StateDir>(new StateDir(path, std::move(lock), incarnation, std::move(identity)));
 }
 
 std::string FormatTaskRecord(const TaskRecord& record) {

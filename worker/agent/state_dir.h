@@ -2,11 +2,17 @@
 //
 //   lock                                 flock'ed while an agent runs
 //   incarnation                          decimal; rewritten at every start
+//   identity                             what tells this agent from others of the same worker id: its key, 32
+//                                        random hex digits, and where the folder was then (below)
 //   tasks/<job_uid>.<attempt>.<rank>     one record per task whose end the coordinator has not recorded
 //
 // A record is written before anything of its task exists (scratch folder, process), again with the process's
 // identity before the program runs, and again with the final report; it goes away when the coordinator says
 // `forget`. So after a crash the records name everything that could be left.
+//
+// The key is written at the first start and kept. A copy of the folder is another agent's: it is told by the
+// inode of `lock` and the machine's id, one of which differs in a copy, and gets a key of its own. Its
+// records are dropped, for what they name is the other agent's to end.
 #ifndef WORKER_AGENT_STATE_DIR_H_
 #define WORKER_AGENT_STATE_DIR_H_
 
@@ -48,11 +54,12 @@ struct TaskRecord {
 class StateDir {
  public:
   // Makes and locks the folder, and takes the next incarnation. kFailedPrecondition when another agent has
-  // it, kDataLoss when the incarnation file is not a number. `unix_seconds` is a floor for the incarnation,
-  // so that it grows even when the folder was lost with its machine.
+  // it, kDataLoss when the incarnation file is not a number or the identity none. `unix_seconds` is a floor
+  // for the incarnation, so that it grows even when the folder was lost with its machine.
   static absl::StatusOr<std::unique_ptr<StateDir>> Open(const std::string& path, int64_t unix_seconds);
 
   int64_t incarnation() const { return incarnation_; }
+  const std::string& identity() const { return identity_; }
   const std::string& path() const { return path_; }
 
   // Durable when it returns. Any thread, one at a time per key.
@@ -64,12 +71,16 @@ class StateDir {
   absl::StatusOr<std::vector<TaskRecord>> ReadAll(std::vector<std::string>* unreadable) const;
 
  private:
-  StateDir(std::string path, Fd lock, int64_t incarnation)
-      : path_(std::move(path)), lock_(std::move(lock)), incarnation_(incarnation) {}
+  StateDir(std::string path, Fd lock, int64_t incarnation, std::string identity)
+      : path_(std::move(path)),
+        lock_(std::move(lock)),
+        incarnation_(incarnation),
+        identity_(std::move(identity)) {}
 
   const std::string path_;
   const Fd lock_;
   const int64_t incarnation_;
+  const std::string identity_;
 };
 
 // The text form of a record, and back. Exposed for tests.

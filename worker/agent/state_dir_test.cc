@@ -62,6 +62,55 @@ TEST_F(StateDirTest, BrokenIncarnationIsAnErrorNotAReset) {
   EXPECT_EQ(StateDir::Open(path_, 0).status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST_F(StateDirTest, IdentityStaysWithTheFolderAndACopyGetsItsOwn) {
+  std::string first;
+  {
+    auto state = StateDir::Open(path_, 0);
+    ASSERT_TRUE(state.ok()) << state.status();
+    first = (*state)->identity();
+    EXPECT_EQ(first.size(), 32u);
+    EXPECT_EQ(first.find_first_not_of("0123456789abcdef"), std::string::npos) << first;
+    ASSERT_TRUE((*state)->Write(MakeRecord()).ok());
+  }
+  EXPECT_EQ((*StateDir::Open(path_, 0))->identity(), first);
+
+  const std::string copy = path_ + ".copy";
+  fs::remove_all(copy);
+  fs::copy(path_, copy, fs::copy_options::recursive);
+  const std::string copied = (*StateDir::Open(copy, 0))->identity();
+  EXPECT_NE(copied, first);
+  EXPECT_EQ((*StateDir::Open(copy, 0))->identity(), copied);
+  std::vector<std::string> unreadable;
+  EXPECT_TRUE((*StateDir::Open(copy, 0))->ReadAll(&unreadable)->empty()) << "its tasks are the first agent's";
+  EXPECT_EQ((*StateDir::Open(path_, 0))->ReadAll(&unreadable)->size(), 1u);
+  EXPECT_EQ((*StateDir::Open(path_, 0))->identity(), first);
+
+  fs::remove_all(path_);
+  EXPECT_NE((*StateDir::Open(path_, 0))->identity(), first) << "the folder was lost";
+}
+
+TEST_F(StateDirTest, AnIdentityOfAnotherMachineIsNotTaken) {
+  const std::string file = path_ + "/identity";
+  const std::string first = (*StateDir::Open(path_, 0))->identity();
+  std::ifstream in(file);
+  std::string key, inode;
+  in >> key >> inode;
+  ASSERT_EQ(key, first);
+  std::ofstream(file) << key << " " << inode << " 0123456789abcdef0123456789abcdef\n";
+  EXPECT_NE((*StateDir::Open(path_, 0))->identity(), first);
+}
+
+TEST_F(StateDirTest, BrokenIdentityIsAnErrorThatSaysWhatToDo) {
+  ASSERT_TRUE(StateDir::Open(path_, 0).ok());
+  for (const std::string text : {"", "12", "no identity at all", "0123456789abcdef0123456789abcdeg 1 -"}) {
+    std::ofstream(path_ + "/identity") << text;
+    const absl::Status status = StateDir::Open(path_, 0).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << text;
+    EXPECT_NE(status.message().find(path_ + "/identity"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("remove it"), std::string::npos) << status;
+  }
+}
+
 TEST_F(StateDirTest, RecordsComeBackAsTheyWere) {
   auto state = StateDir::Open(path_, 0);
   ASSERT_TRUE(state.ok());

@@ -212,8 +212,9 @@ absl::Status Task::Prepare(ChildProcess* child, v1::FailureCause* cause) {
   record.scratch = scratch_;
   record.boot_id = BootId();
   absl::Status status = Annotate(env_.state->Write(record), "recording the task (--state-dir)");
+  const std::string owner = ScratchOwner(env_.options->worker_id, env_.options->state_dir);
   for (const std::string& path : env_.options->nvme_paths) {
-    if (status.ok()) status = MakeScratch(path, env_.options->worker_id, key_).status();
+    if (status.ok()) status = MakeScratch(path, owner, key_).status();
   }
   *cause = DiskCause(status);
   STRATA_RETURN_IF_ERROR(status);

@@ -1,28 +1,16 @@
 #include "worker/trainer/channel_rendezvous.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <chrono>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/check.h"
+#include "common/random_hex.h"
 #include "common/status.h"
 #include "proto/duration/duration.h"
 #include "proto/rendezvous/rendezvous.h"
 #include "worker/agent/text.h"
 
 namespace strata {
-namespace {
-
-std::string NewToken() {
-  std::string bytes(16, '\0');
-  STRATA_CHECK(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
-  return absl::BytesToHexString(bytes);
-}
-
-}  // namespace
 
 class ChannelRendezvous::Part : public Membership {
  public:
@@ -55,7 +43,7 @@ class ChannelRendezvous::Part : public Membership {
 };
 
 ChannelRendezvous::ChannelRendezvous(Send send, Clock& clock)
-    : send_(std::move(send)), clock_(clock), token_(NewToken()) {}
+    : send_(std::move(send)), clock_(clock), token_(RandomHex(32)) {}
 
 absl::Status ChannelRendezvous::Publish() {
   MutexLock order(send_mu_);
