@@ -137,7 +137,7 @@ v1::MachineProfile LocalSpeeds(Accelerator* gpu) {
       [](const std::string& warning) { PrintError(absl::StrCat("warning: ", warning, "\n")); });
   if (speeds.ok()) return *std::move(speeds);
   PrintError(absl::StrCat("note: predicted times are a guess: ", speeds.status().message(), "\n"));
-  return gpu == nullptr ? v1::MachineProfile() : ToProto(UnmeasuredGpu());
+  return GuessedSpeeds(gpu == nullptr ? MachineProfile() : UnmeasuredGpu(), speeds.status().message());
 }
 
 }  // namespace strata

@@ -45,7 +45,7 @@ v1::ResourceRequest LimitsOf(const v1::MachineFile& machine);
 
 // How fast this machine is, with `gpu` (null: none) as the device: measured the first time (which takes a
 // second or two, and is said), then kept in the user's cache folder. NVMe is measured there too. With a note
-// on stderr empty, or a guess at a GPU, when that fails: then a plan's times are a guess.
+// on stderr a guess that says so when that fails: then a plan's times are one.
 v1::MachineProfile LocalSpeeds(Accelerator* gpu);
 
 }  // namespace strata

@@ -462,15 +462,16 @@ void Agent::ApplyDesired(const v1::DesiredTask& desired) {
     MutexLock lock(mu_);
     if (stop_requests_ > 0) return;
   }
-  for (const auto& [other, task] : tasks_) {
-    if (other.job_uid == key.job_uid && other.rank == key.rank) {
-      v1::TaskReport& report = waiting_[key];
-      report.set_job_uid(key.job_uid);
-      report.set_attempt(key.attempt);
-      report.set_rank(key.rank);
-      report.set_phase("PREPARING");
-      return;  // its end is a change, which brings the next Sync and this task again
-    }
+  bool waits = recalibration_->running();
+  for (const auto& [other, task] : tasks_)
+    waits = waits || (other.job_uid == key.job_uid && other.rank == key.rank);
+  if (waits) {
+    v1::TaskReport& report = waiting_[key];
+    report.set_job_uid(key.job_uid);
+    report.set_attempt(key.attempt);
+    report.set_rank(key.rank);
+    report.set_phase("PREPARING");
+    return;  // the end of what it waits for is a change, which brings the next Sync and this task again
   }
   spdlog::info("task {} ({}) starts", key.ToString(), desired.job_name());
   tasks_[key] = std::make_unique<Task>(environment_, desired);

@@ -97,7 +97,7 @@ class Agent {
   std::map<TaskKey, std::unique_ptr<Task>> tasks_;
   std::map<TaskKey, v1::TaskReport> ended_;  // reported until forgotten
   std::map<TaskKey, v1::TaskReport>
-      waiting_;         // wanted, but an older attempt of the same rank is not gone yet
+      waiting_;         // wanted, but an older attempt of the same rank, or a measurement, has not ended yet
   std::string worker_;  // as the coordinator names it; "" before the first Register
   bool registered_ = false;
   absl::Duration lease_ttl_ = absl::Seconds(30);

@@ -46,7 +46,8 @@ void MeasureSpeeds(const AgentOptions& options, Accelerator* gpu, Machine* machi
   } else {
     machine->speeds_why_not = std::string(speeds.status().message());
     // Plans for a GPU differ from those for a CPU by more than their times.
-    if (gpu != nullptr) *machine->capacity.mutable_machine() = ToProto(UnmeasuredGpu());
+    *machine->capacity.mutable_machine() =
+        GuessedSpeeds(gpu == nullptr ? MachineProfile() : UnmeasuredGpu(), machine->speeds_why_not);
   }
 }
 
