@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/memory_limit.h"
+#include "offload/arena/ram_budgets.h"
 #include "offload/device/accelerator.h"
 #include "proto/strata/v1/fleet.pb.h"
 #include "worker/agent/options.h"
@@ -25,14 +26,15 @@ struct GpuMemory {
   int64_t bytes = 0;
   int64_t free_for_jobs_bytes = 0;
 };
-struct OfferedBytes {
-  int64_t device = 0, host = 0;
-};
-// What jobs may have of both memories: the flags', and where they are auto a share of what there is and what
-// the other leaves. `gpu` is null where the device is the CPU, which takes both from `memory`.
-// kInvalidArgument names the flag to lower, and what sets the limit.
-absl::StatusOr<OfferedBytes> OfferMemory(const AgentOptions& options, const MemoryLimit& memory,
-                                         const GpuMemory* gpu);
+// What jobs may have of both memories: the flags', and where they are auto a share of what there is, as far
+// as what is free now has room for it beside the other and the programs themselves. `gpu` is null where the
+// device is the CPU, which takes both from `memory`. kInvalidArgument names the flag to lower, and what sets
+// the limit; kResourceExhausted says what auto found.
+absl::StatusOr<RamBudgets> OfferMemory(const AgentOptions& options, const MemoryLimits& memory,
+                                       const GpuMemory* gpu);
+
+// What InspectMachine would say of the GPU that the options require, and of the budgets.
+absl::Status CheckGpuAndBudgets(const AgentOptions& options);
 
 struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
