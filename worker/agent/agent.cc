@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "proto/duration/duration.h"
 #include "worker/agent/leftovers.h"
+#include "worker/agent/memory_kill.h"
 
 namespace strata {
 namespace {
@@ -82,6 +83,9 @@ v1::TaskReport ReportOf(const TaskRecord& record, const std::string& worker_id) 
   report.mutable_failure()->set_worker(worker_id);
   report.mutable_failure()->set_message(
       "the worker agent ended while the trainer ran, and has started again");
+  // The trainer ended with the agent, by SIGKILL.
+  if (record.process.pid != 0 && record.boot_id == BootId() && KilledForMemorySince(record.memory_kills))
+    BlameMemory(report.mutable_failure());
   return report;
 }
 
