@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Control groups of little memory. Measuring how fast the machine is takes what a group has room for, says so, and gives way
 to a guess that says so before the kernel would kill anything. Budgets that are auto leave what the programs themselves take,
-or are refused. A trainer that the kernel kills for memory is reported as that, with the limit, and counts towards
-max_failures; so does one that ends with its agent when that is killed.
+or are refused; a worker's follow a limit that changes. A trainer that the kernel kills for memory is reported as that, with
+the limit, and counts towards max_failures; so does one that ends with its agent when that is killed.
 
 Where no memory control group of version 1 can be made the test says so and skips.
 """
@@ -114,6 +114,29 @@ def auto_holds(folder):
             assert cgroup.kills() == 0
 
 
+def limits_that_change_are_followed(folder):
+    with Cgroup("change", 256 * MIB) as cgroup:
+        with Cluster(folder, device_bytes="auto", host_bytes="auto", nvme_bytes=64 * MIB, worker_prefix=cgroup.command()) as cluster:
+            def offered():
+                code, out, _ = cluster.cli("-o", "json", "worker", "describe", "w1", check=False)
+                capacity = json.loads(out)["capacity"] if code == 0 else {}
+                return tuple(int(capacity.get(f"{tier}_bytes", 0)) for tier in ("device", "host"))
+
+            first = wait_for("the worker", lambda: min(offered()) > 0 and offered())
+            print(f"256 MiB: {first}")
+            for limit in (128, 20, 256):
+                before = offered()
+                cgroup.write("memory.limit_in_bytes", limit * MIB)
+                after = wait_for("other budgets", lambda: offered() != before and offered())  # pylint: disable=cell-var-from-loop
+                print(f"{limit} MiB: {after}")
+                assert sum(after) <= limit * MIB * 17 // 20, after
+                assert (after == (1, 1)) == (limit == 20), after
+            # Of the same limit the same, but for what the programs have taken meanwhile.
+            assert abs(sum(after) - sum(first)) < 8 * MIB, (first, after)
+        assert cgroup.kills() == 0
+        wait_for("the group to be left", lambda: not cgroup.read("cgroup.procs"))
+
+
 def take_all(cgroup):
     before = cgroup.kills()
     subprocess.run(cgroup.command(sys.executable, "-c", HOG, cgroup.path), check=True)
@@ -175,7 +198,7 @@ def main():
     try:
         with open(os.path.join(folder, "text.txt"), "w", encoding="ascii") as file:
             file.write("It is a truth universally acknowledged. " * 400)
-        for part in (calibration_fits, auto_holds, kills_are_told_and_counted):
+        for part in (calibration_fits, auto_holds, limits_that_change_are_followed, kills_are_told_and_counted):
             print(f"---- {part.__name__}", flush=True)
             part(folder)
     finally:

@@ -130,10 +130,12 @@ Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, std::unique_
       coordinator_(ConnectCoordinator(options_.server)),
       telemetry_(TelemetryBase(state_->incarnation()), TelemetryBuffer::Limits()),
       capacity_(std::move(machine.capacity)),
-      nvme_weights_(std::move(machine.nvme_weights)) {
+      nvme_weights_(std::move(machine.nvme_weights)),
+      gpu_(std::move(machine.gpu)),
+      memory_(std::move(machine.memory)) {
   environment_.options = &options_;
   environment_.nvme_weights = &nvme_weights_;
-  environment_.gpu = machine.gpu;
+  environment_.gpu = gpu_.has_value();
   environment_.why_no_gpu = std::move(machine.why_no_gpu);
   environment_.wear = wear_.get();
   environment_.state = state_.get();
@@ -334,6 +336,7 @@ void Agent::CheckLease() {
 
 void Agent::RefreshCapacity() {
   RefreshFreeBytes(&capacity_);
+  if (tasks_.empty()) RefreshMemory(options_, gpu_, &memory_, &capacity_);
   if (std::optional<v1::MachineProfile> speeds =
           recalibration_->Poll(tasks_.empty(), capacity_.machine(), Now())) {
     spdlog::info("speeds: {}", speeds->source());

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -92,6 +93,8 @@ class Agent {
   // Of the sync thread only (and of Create before it).
   v1::Capacity capacity_;
   const std::vector<double> nvme_weights_;
+  const std::optional<GpuMemory> gpu_;
+  MemoryLimit memory_;
   int64_t wear_saved_ = 0;
 
   std::map<TaskKey, std::unique_ptr<Task>> tasks_;

@@ -196,20 +196,19 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   // Trainers load what is beside them: what is found here, they find.
   absl::StatusOr<std::unique_ptr<Accelerator>> gpu = OpenGpu(options);
   if (absl::IsNotFound(gpu.status()) || (!gpu.ok() && options.require_gpu)) return gpu.status();
-  GpuMemory gpu_memory;
   if (gpu.ok()) {
     if (auto found = MemoryOf(**gpu); found.ok()) {
-      gpu_memory = *std::move(found);
+      machine.gpu = *std::move(found);
     } else if (options.require_gpu) {
       return Annotate(found.status(), "--require-gpu");
     } else {
       gpu = found.status();
     }
   }
-  machine.gpu = gpu.ok();
   machine.why_no_gpu = std::string(gpu.status().message());
   STRATA_ASSIGN_OR_RETURN(const RamBudgets offered,
-                          OfferMemory(options, *memory, machine.gpu ? &gpu_memory : nullptr));
+                          OfferMemory(options, *memory, machine.gpu ? &*machine.gpu : nullptr));
+  machine.memory = memory->total;
   capacity.set_device_bytes(offered.device);
   capacity.set_host_bytes(offered.host);
   const RamBudgets in_ram = {.device = machine.gpu ? 0 : offered.device, .host = offered.host};
@@ -238,6 +237,21 @@ absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& option
   if (gpu != nullptr) STRATA_RETURN_IF_ERROR(gpu->Release());
   if (!machine.speeds_why_not.empty()) return absl::UnavailableError(machine.speeds_why_not);
   return machine.capacity.machine();
+}
+
+void RefreshMemory(const AgentOptions& options, const std::optional<GpuMemory>& gpu, MemoryLimit* memory,
+                   v1::Capacity* capacity) {
+  absl::StatusOr<MemoryLimits> limits = ReadMemoryLimits();
+  if (!limits.ok() || limits->total.bytes == memory->bytes) return;
+  *memory = limits->total;
+  if (options.device_bytes > 0 && options.host_bytes > 0) return;
+  constexpr RamBudgets kNothing = {.device = 1, .host = 1};  // 0 would say that nothing is known
+  const absl::StatusOr<RamBudgets> offered = OfferMemory(options, *limits, gpu ? &*gpu : nullptr);
+  if (!offered.ok()) spdlog::warn("jobs get no memory: {}", offered.status().ToString());
+  capacity->set_device_bytes(offered.value_or(kNothing).device);
+  capacity->set_host_bytes(offered.value_or(kNothing).host);
+  spdlog::info("the limit of memory is {}, {}: {} device, {} host", FormatBytes(memory->bytes), memory->of,
+               FormatBytes(capacity->device_bytes()), FormatBytes(capacity->host_bytes()));
 }
 
 void RefreshFreeBytes(v1::Capacity* capacity) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,9 @@ struct Machine {
   v1::Capacity capacity;             // One volume per NVMe path, with its share of the scratch.
   std::vector<double> nvme_weights;  // Of the paths, as jobs stripe over them.
   std::string speeds_why_not;        // "": `capacity` says how fast this machine is
-  bool gpu = false;                  // Device memory is a GPU's, and jobs train on it.
+  std::optional<GpuMemory> gpu;      // Device memory is a GPU's, and jobs train on it.
   std::string why_no_gpu;
+  MemoryLimit memory;  // By which budgets that are auto were found.
 };
 
 // Capacity by the options, derived where they say so; probes each NVMe path by writing to it, and measures
@@ -53,6 +55,11 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options);
 // is kept in the state folder is taken where it still holds, else it takes a second or two.
 absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& options, bool on_gpu,
                                                       const std::vector<double>& nvme_weights);
+
+// Where the limit of memory differs from `memory`: makes it that, and finds budgets that are auto anew, into
+// `capacity`; a byte each where auto finds nothing. Cheap; for every Sync while no task runs.
+void RefreshMemory(const AgentOptions& options, const std::optional<GpuMemory>& gpu, MemoryLimit* memory,
+                   v1::Capacity* capacity);
 
 // Free bytes of the NVMe paths now, into their volumes in `capacity`. Cheap; for every Sync.
 void RefreshFreeBytes(v1::Capacity* capacity);
