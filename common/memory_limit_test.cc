@@ -117,6 +117,40 @@ TEST_F(MemoryLimitTest, MoreThanItsLimitInUseLeavesNothing) {
   EXPECT_EQ(Read().total.bytes, 1024 * kMiB);
 }
 
+// Above memory.high nobody is killed, but held up for as long as it lasts: no budget should count on that.
+TEST_F(MemoryLimitTest, TheHighMarkOfVersion2Binds) {
+  Write("/proc/self/cgroup", "0::/a\n");
+  Group2("/a", std::to_string(300 * kMiB), 50 * kMiB);
+  Write("/sys/fs/cgroup/a/memory.high", std::to_string(200 * kMiB) + "\n");
+  EXPECT_EQ(Read().total.bytes, 200 * kMiB);
+  EXPECT_EQ(Read().total.of, "memory.high of the control group /sys/fs/cgroup/a");
+  EXPECT_EQ(Read().available.bytes, 150 * kMiB);
+  Write("/sys/fs/cgroup/a/memory.high", "max\n");
+  EXPECT_EQ(Read().total.bytes, 300 * kMiB);
+}
+
+TEST_F(MemoryLimitTest, KillsAreThoseOfTheProcessesOwnGroup) {
+  EXPECT_FALSE(ReadMemoryKills(root_).has_value());
+  Write("/proc/self/cgroup", "7:memory:/docker/job\n0::/\n");
+  Group1("", 100 * kMiB, 0);
+  Write("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");
+  EXPECT_EQ(ReadMemoryKills(root_)->count, 7) << "a container's root is its own group";
+  Group1("/docker/job", 100 * kMiB, 0);
+  Write("/sys/fs/cgroup/memory/docker/job/memory.oom_control",
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n");
+  EXPECT_EQ(ReadMemoryKills(root_)->count, 2);
+  EXPECT_EQ(ReadMemoryKills(root_)->group, "/sys/fs/cgroup/memory/docker/job");
+
+  // Version 2 counts those of groups below as well, but in one file.
+  Write("/proc/self/cgroup", "0::/pods/job\n");
+  Write("/sys/fs/cgroup/pods/job/memory.events",
+        "low 0\nhigh 0\nmax 9\noom 5\noom_kill 4\noom_group_kill 0\n");
+  EXPECT_EQ(ReadMemoryKills(root_)->count, 4);
+  Write("/sys/fs/cgroup/pods/job/memory.events.local", "max 9\noom 5\noom_kill 3\noom_group_kill 0\n");
+  EXPECT_EQ(ReadMemoryKills(root_)->count, 3);
+  EXPECT_EQ(ReadMemoryKills(root_)->group, "/sys/fs/cgroup/pods/job");
+}
+
 TEST_F(MemoryLimitTest, AMachineThatSaysNothingIsAnErrorWithTheFile) {
   Write("/proc/meminfo", "MemTotal: lots\n");
   const absl::Status silent = ReadMemoryLimits(root_).status();

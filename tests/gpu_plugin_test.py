@@ -139,11 +139,16 @@ class GpuPluginTest(unittest.TestCase):
             self.assertRegex(done.stderr, said)
 
     def test_a_configuration_that_requires_a_gpu_is_checked_for_one(self):
-        for plugin, flags, code, said in ((False, (), 0, "configuration is valid"),
-                                          (False, ("--require-gpu",), 1, r"--require-gpu: no GPU: .*put it beside the program"),
-                                          (True, ("--require-gpu",), 0, "configuration is valid")):
+        gpu = "--require-gpu"
+        for plugin, wrong, flags, code, said in (
+                (False, "", (), 0, "configuration is valid"),
+                (False, "", (gpu,), 1, r"--require-gpu: no GPU: .*put it beside the program"),
+                (True, "", (gpu,), 0, "configuration is valid"),
+                (True, "oom", (gpu,), 1, r"--device-bytes is auto, and jobs can have 0 B of the 4 KiB of Fake GPU: end what else"),
+                (True, "oom", (gpu, "--device-bytes=16MiB"), 2, r"--device-bytes \(16 MiB\) exceeds the 0 B that jobs can have of the 4 KiB"),
+                (True, "", (gpu, "--host-bytes=1024TiB"), 2, r"--host-bytes \(1024 TiB\) exceeds ")):
             self.put_plugin(plugin)
-            done = self.call("strata_worker", "--server=a:1", f"--state-dir={self.folder}/state", "--check-config", *flags)
+            done = self.call("strata_worker", "--server=a:1", f"--state-dir={self.folder}/state", "--check-config", *flags, wrong=wrong)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertRegex(done.stdout + done.stderr, said)
 

@@ -14,38 +14,10 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from cgroup import Cgroup  # pylint: disable=wrong-import-position
 from cluster import binary  # pylint: disable=wrong-import-position
 
 MIB = 1 << 20
-CGROUPS = "/sys/fs/cgroup/memory"  # version 1
-
-
-class Cgroup:
-    def __init__(self, name, limit):
-        self.path = os.path.join(CGROUPS, name)
-        os.mkdir(self.path)
-        try:
-            self.write("memory.limit_in_bytes", limit)
-        except OSError:
-            os.rmdir(self.path)
-            raise
-
-    def write(self, file, value):
-        with open(os.path.join(self.path, file), "w", encoding="ascii") as out:
-            out.write(str(value))
-
-    def read(self, file):
-        with open(os.path.join(self.path, file), encoding="ascii") as text:
-            return text.read()
-
-    def kills(self):
-        return int(next(line for line in self.read("memory.oom_control").splitlines() if line.startswith("oom_kill ")).split()[1])
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        os.rmdir(self.path)
 
 
 def bench(folder, params, budgets, gradients, cgroup=None):
@@ -55,20 +27,8 @@ def bench(folder, params, budgets, gradients, cgroup=None):
     for tier, size in budgets.items():
         command += [f"--{tier}", str(size)]
     if cgroup:
-        command = ["/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(cgroup.path, "cgroup.procs"), *command]
+        command = cgroup.command(*command)
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "XDG_CACHE_HOME": folder})
-
-
-def keep_speeds(folder):
-    """Measuring the machine again, as a program does once others no longer compute, takes memory that the cap does not allow for."""
-    for where, _, names in os.walk(folder):
-        for name in names:
-            if name.startswith("calibration"):
-                path = os.path.join(where, name)
-                with open(path, encoding="utf-8") as file:
-                    text = file.read()
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text.replace('"busy": true', '"busy": false'))
 
 
 def report_of(done):
@@ -84,7 +44,7 @@ def main():
     budgets = {"device": 320 * MIB // divisor, "host": 1024 * MIB // divisor, "nvme": 16384 * MIB // divisor}
     folder = tempfile.mkdtemp(prefix="ram_cap_test_", dir=os.environ.get("TEST_TMPDIR"))
     try:
-        cgroup = Cgroup(f"strata-ram-cap-{os.getpid()}", limit)
+        cgroup = Cgroup("ram-cap", limit)
     except OSError as error:
         print(f"skipped: no memory cgroup can be made: {error}")
         return
@@ -92,16 +52,14 @@ def main():
         try:
             free = report_of(bench(folder, params, {**budgets, "host": 12288 * MIB // divisor}, "host"))
             assert free["summary"]["peak_bytes"]["nvme"] == 0
-            keep_speeds(folder)
             capped = report_of(bench(folder, params, budgets, "nvme", cgroup))
             assert cgroup.kills() == 0
-            peak = int(cgroup.read("memory.max_usage_in_bytes"))
             summary = capped["summary"]
             planned, rss = summary["planned_rss_bytes"], summary["rss_peak_bytes"]
             print(f"{capped['parameters']} parameters, states of {14 * capped['parameters'] / MIB:.0f} MiB, host {budgets['host'] / MIB:.0f} "
                   f"MiB, device {budgets['device'] / MIB:.0f} MiB, cgroup {limit / MIB:.0f} MiB\n"
                   f"peaks {summary['peak_bytes']}, RSS {rss / MIB:.1f} MiB of {planned / MIB:.1f} planned ({rss / planned:.3f} x), cgroup "
-                  f"{peak / MIB:.1f} MiB, {cgroup.read('memory.failcnt').strip()} times at its limit, step {summary['step_ms']:.0f} ms")
+                  f"{cgroup.peak() / MIB:.1f} MiB, {cgroup.read('memory.failcnt').strip()} times at its limit, step {summary['step_ms']:.0f} ms")
             assert summary["peak_bytes"] == summary["planned_peak_bytes"]
             # A unit's states are an eighth of the budget, and how many slots a prefetch depth takes is chosen by this machine's speeds.
             assert summary["peak_bytes"]["host"] >= 0.6 * budgets["host"], "the budget is made use of"

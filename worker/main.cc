@@ -54,7 +54,7 @@ int Main(int argc, char** argv) {
   if (!status.ok()) return Fail(status);
   if (options.check_config) {
     status = PreparePaths(&options);
-    if (status.ok() && options.require_gpu) status = OpenGpu(options).status();
+    if (status.ok() && options.require_gpu) status = CheckGpuAndBudgets(options);
     if (!status.ok()) return Fail(status);
     std::printf("configuration is valid\n");
     return 0;

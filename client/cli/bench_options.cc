@@ -118,7 +118,8 @@ absl::Status FillBudgets(const BenchOffloadFlags& flags, OffloadBenchOptions& op
   wishes.mutable_memory()->set_nvme(nvme);
   LocalMachine machine;  // its math is the CPU's
   STRATA_ASSIGN_OR_RETURN(machine.memory, ReadMemoryLimits());
-  const v1::ResourceRequest limits = LocalLimits(wishes, machine, flags.nvme_paths.front());
+  STRATA_ASSIGN_OR_RETURN(const v1::ResourceRequest limits,
+                          LocalLimits(wishes, machine, flags.nvme_paths.front(), kBenchBytes));
   options.request.budget = {limits.device_bytes(), limits.host_bytes(), limits.nvme_bytes()};
   return absl::OkStatus();
 }

@@ -104,7 +104,7 @@ absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& fla
     STRATA_ASSIGN_OR_RETURN(const LocalMachine machine, LookAtMachine(globals.bin_dir));
     violations = CheckRequiredGpu(spec, machine.why_no_gpu);
     if (!violations.empty()) return v1::JobPlan();
-    v1::ResourceRequest limits = LocalLimits(spec, machine, ".");
+    STRATA_ASSIGN_OR_RETURN(v1::ResourceRequest limits, LocalLimits(spec, machine, ".", kLocalRunBytes));
     *limits.mutable_machine() = LocalSpeeds(machine.gpu.get());
     if (machine.gpu != nullptr) STRATA_RETURN_IF_ERROR(machine.gpu->Release());
     return PlanJob(spec, limits);

@@ -13,6 +13,7 @@
 #include "common/status.h"
 #include "offload/calibrate/calibrate.h"
 #include "offload/device/cuda_plugin.h"
+#include "offload/io/path_probe.h"
 #include "proto/job_spec/validate.h"
 #include "proto/machine/calibration.h"
 #include "proto/machine/machine.h"
@@ -23,6 +24,7 @@ namespace {
 constexpr double kDeviceShare = 0.2;
 constexpr double kHostShare = 0.5;
 constexpr double kNvmeShare = 0.9;
+constexpr int64_t kLeastScratchBytes = 4096;
 
 // "": there is no home.
 std::string CacheFolder() {
@@ -93,20 +95,40 @@ std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMach
   return violations;
 }
 
-v1::ResourceRequest LocalLimits(const v1::JobSpec& spec, const LocalMachine& machine,
-                                const std::string& nvme_path) {
+absl::StatusOr<v1::ResourceRequest> LocalLimits(const v1::JobSpec& spec, const LocalMachine& machine,
+                                                const std::string& nvme_path, int64_t own_bytes) {
   const auto share = [](double part, int64_t of) {
     return static_cast<int64_t>(part * static_cast<double>(of));
   };
-  const auto choose = [](int64_t wanted, int64_t otherwise) { return wanted > 0 ? wanted : otherwise; };
-  const int64_t free = machine.memory.available.bytes;
+  const MemoryLimit& free = machine.memory.available;
+  const bool device_in_ram = machine.gpu == nullptr;
+  STRATA_ASSIGN_OR_RETURN(const RamBudgets in_ram,
+                          OfferRam({.free = free,
+                                    .own_bytes = own_bytes,
+                                    .wanted = {.device = device_in_ram ? spec.memory().device() : 0,
+                                               .host = spec.memory().host()},
+                                    .usual = {.device = device_in_ram ? share(kDeviceShare, free.bytes) : 0,
+                                              .host = share(kHostShare, free.bytes)}}),
+                          "memory.device, memory.host");
   v1::ResourceRequest limits;
-  if (machine.gpu != nullptr) *limits.mutable_machine() = ToProto(UnmeasuredGpu());
-  limits.set_device_bytes(choose(spec.memory().device(), machine.gpu == nullptr
-                                                             ? share(kDeviceShare, free)
-                                                             : AutoDeviceBudget(machine.gpu_free_bytes)));
-  limits.set_host_bytes(choose(spec.memory().host(), share(kHostShare, free)));
-  limits.set_nvme_bytes(choose(spec.memory().nvme(), share(kNvmeShare, FreeBytes(nvme_path))));
+  limits.set_host_bytes(in_ram.host);
+  limits.set_device_bytes(in_ram.device);
+  if (!device_in_ram) {
+    *limits.mutable_machine() = ToProto(UnmeasuredGpu());
+    const int64_t wanted = spec.memory().device();
+    limits.set_device_bytes(wanted > 0 ? wanted : AutoDeviceBudget(machine.gpu_free_bytes));
+    if (limits.device_bytes() <= 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("memory.device is auto, and jobs can have ", FormatBytes(machine.gpu_free_bytes),
+                       " of the ", FormatBytes(machine.gpu->memory_bytes()), " of ",
+                       machine.gpu->description(), ": end what else uses the GPU"));
+    }
+  }
+  int64_t scratch = share(kNvmeShare, FreeBytes(nvme_path));
+  if (IsInMemory(NearestExisting(nvme_path))) scratch = std::min(scratch, LeftOfRam(free, own_bytes, in_ram));
+  // A limit of 0 would say that nothing is known.
+  limits.set_nvme_bytes(spec.memory().nvme() > 0 ? spec.memory().nvme()
+                                                 : std::max(scratch, kLeastScratchBytes));
   return limits;
 }
 
@@ -137,7 +159,7 @@ v1::MachineProfile LocalSpeeds(Accelerator* gpu) {
       [](const std::string& warning) { PrintError(absl::StrCat("warning: ", warning, "\n")); });
   if (speeds.ok()) return *std::move(speeds);
   PrintError(absl::StrCat("note: predicted times are a guess: ", speeds.status().message(), "\n"));
-  return gpu == nullptr ? v1::MachineProfile() : ToProto(UnmeasuredGpu());
+  return GuessedSpeeds(gpu == nullptr ? MachineProfile() : UnmeasuredGpu(), speeds.status().message());
 }
 
 }  // namespace strata

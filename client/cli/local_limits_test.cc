@@ -5,6 +5,7 @@
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
 #include "offload/device/fake_cufile.h"
+#include "offload/io/path_probe.h"
 
 namespace strata {
 namespace {
@@ -43,13 +44,43 @@ class LocalLimitsTest : public ::testing::Test {
 };
 
 TEST_F(LocalLimitsTest, AutoIsAShareOfTheFreeRamOrOfTheGpusFreeMemory) {
-  const v1::ResourceRequest cpu = LocalLimits(Spec(0, 0), Machine(false), "/");
+  const v1::ResourceRequest cpu = *LocalLimits(Spec(0, 0), Machine(false), "/", kLocalRunBytes);
   EXPECT_EQ(cpu.device_bytes(), 2 * kGiB);
   EXPECT_EQ(cpu.host_bytes(), 5 * kGiB);
-  const v1::ResourceRequest gpu = LocalLimits(Spec(0, 0), Machine(true), "/");
+  const v1::ResourceRequest gpu = *LocalLimits(Spec(0, 0), Machine(true), "/", kLocalRunBytes);
   EXPECT_EQ(gpu.device_bytes(), AutoDeviceBudget(3 * kGiB));
   EXPECT_EQ(gpu.host_bytes(), 5 * kGiB);
-  EXPECT_EQ(LocalLimits(Spec(kGiB, 2 * kGiB), Machine(true), "/").device_bytes(), kGiB);
+  EXPECT_EQ(LocalLimits(Spec(kGiB, 2 * kGiB), Machine(true), "/", kLocalRunBytes)->device_bytes(), kGiB);
+}
+
+TEST_F(LocalLimitsTest, AutoLeavesWhatTheProgramsTake) {
+  for (const int64_t free : {kLocalRunBytes + (16 << 20), kLocalRunBytes + (64 << 20)}) {
+    LocalMachine small = Machine(false);
+    small.memory.available.bytes = free;
+    const v1::ResourceRequest limits = *LocalLimits(Spec(0, 0), small, "/", kLocalRunBytes);
+    EXPECT_LE(limits.device_bytes() + limits.host_bytes(), free - kLocalRunBytes);
+    EXPECT_GE(limits.device_bytes() + limits.host_bytes(), free - kLocalRunBytes - 2);
+  }
+  LocalMachine none = Machine(false);
+  none.memory.available.bytes = kLocalRunBytes;
+  const absl::Status refused = LocalLimits(Spec(0, 0), none, "/", kLocalRunBytes).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("memory.device, memory.host: auto finds no memory for the device tier: "));
+  LocalMachine full = Machine(true);
+  full.gpu_free_bytes = 0;
+  EXPECT_EQ(
+      LocalLimits(Spec(0, 0), full, "/", kLocalRunBytes).status().message(),
+      "memory.device is auto, and jobs can have 0 B of the 4 GiB of Fake GPU: end what else uses the GPU");
+}
+
+// What a path in memory holds is memory, too.
+TEST_F(LocalLimitsTest, ScratchInMemoryIsWhatTheBudgetsLeave) {
+  if (!IsInMemory("/dev/shm")) GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  LocalMachine small = Machine(false);
+  small.memory.available.bytes = kLocalRunBytes + (16 << 20);
+  EXPECT_LE(LocalLimits(Spec(0, 0), small, "/dev/shm", kLocalRunBytes)->nvme_bytes(), 4096);
+  EXPECT_LE(LocalLimits(Spec(1 << 20, 1 << 20), small, "/dev/shm", kLocalRunBytes)->nvme_bytes(), 14 << 20);
 }
 
 TEST_F(LocalLimitsTest, BudgetsBeyondTheMachineNameTheTierThatBindsAndWhatSetsTheLimit) {

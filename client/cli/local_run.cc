@@ -151,7 +151,10 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   NameFlags(run.flags, violations);
   PrintViolations(run.job, violations);
   if (!violations.empty()) return ExitCode::kRejected;
-  const v1::ResourceRequest limits = LocalLimits(spec, *machine, run.nvme_path);
+  const absl::StatusOr<v1::ResourceRequest> offered =
+      LocalLimits(spec, *machine, run.nvme_path, kLocalRunBytes);
+  if (!offered.ok()) return Fail(offered.status());
+  const v1::ResourceRequest& limits = *offered;
   absl::StatusOr<v1::JobPlan> plan = PlanJob(run.job.spec, limits);
   if (!plan.ok()) return Fail(plan.status());
   if (!plan->fits()) {

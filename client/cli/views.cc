@@ -76,6 +76,18 @@ std::string Word(const std::string& name, Enum value, const char* prefix, const 
   return word;
 }
 
+// Why a plan's times may be far off; "": they are of speeds that were measured on an idle machine, or stated.
+std::string DoubtOf(const v1::JobPlan& plan) {
+  if (!plan.has_machine() || plan.machine().guessed()) return "from guessed speeds";
+  return plan.machine().measured_while_busy() ? "measured beside other work" : "";
+}
+
+// The doubt is in the same breath: who plans by the number reads no further.
+std::string PredictedStep(const v1::JobPlan& plan) {
+  const std::string time = FormatSeconds(ToSeconds(plan.step_time())), doubt = DoubtOf(plan);
+  return doubt.empty() ? time : absl::StrCat("about ", time, ", ", doubt, ": may be far off");
+}
+
 }  // namespace
 
 std::string StateText(const v1::JobStatus& status) {
@@ -346,6 +358,8 @@ std::string JobText(const v1::Job& job) {
   }
   line("attempt", absl::StrCat(status.attempt(), ", ", status.failures_counted(), " failures counted, ",
                                status.failures_uncounted(), " not"));
+  if (status.plan().has_step_time())
+    line("step time", absl::StrCat("predicted ", PredictedStep(status.plan())));
   line("checkpoint", status.latest_checkpoint());
   if (status.progress().nvme_written_bytes() > 0)
     line("NVMe", FormatBytes(status.progress().nvme_written_bytes()) + " written by all attempts");
@@ -427,11 +441,11 @@ std::string PlanText(const v1::JobPlan& plan) {
                     ", micro-batch ", plan.micro_batch(), ", prefetch depth ", plan.prefetch_depth());
     if (plan.chunk_elements() > 0) absl::StrAppend(&text, ", chunk ", FormatBytes(plan.chunk_elements() * 4));
     absl::StrAppend(&text, "\n");
-    if (plan.has_step_time())
-      absl::StrAppend(&text, "predicted step time ", FormatSeconds(ToSeconds(plan.step_time())));
+    if (plan.has_step_time()) absl::StrAppend(&text, "predicted step time ", PredictedStep(plan));
     if (plan.has_step_time() && !plan.binding_lane().empty())
-      absl::StrAppend(&text, ", bound by ", plan.binding_lane(), " (", FormatSeconds(plan.bound_ms() / 1e3),
-                      "); the device waits ", FormatSeconds(plan.exposed_io_ms() / 1e3), " for transfers");
+      absl::StrAppend(&text, DoubtOf(plan).empty() ? ", " : "; ", "bound by ", plan.binding_lane(), " (",
+                      FormatSeconds(plan.bound_ms() / 1e3), "); the device waits ",
+                      FormatSeconds(plan.exposed_io_ms() / 1e3), " for transfers");
     if (plan.has_step_time()) {
       absl::StrAppend(&text, "\nspeeds: ",
                       plan.has_machine() ? plan.machine().source() : "a guess, the machine is not known",

@@ -13,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "common/clock.h"
 #include "common/fd.h"
+#include "common/memory_limit.h"
 #include "common/mutex.h"
 #include "common/status.h"
 #include "common/thread.h"
@@ -26,12 +28,17 @@
 #include "offload/calibrate/evict.h"
 #include "offload/calibrate/gpu_probe.h"
 #include "offload/calibrate/nvme_probe.h"
+#include "offload/io/path_probe.h"
 
 namespace strata {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kArenaBytes = kNvmeProbeArenaBytes;
+// What a process takes beside the buffers while it measures: code that kernels make, what their threads pack,
+// stacks, rings. 5 MiB were measured, the program itself among them, with 2 threads and NVMe.
+constexpr int64_t kBesideBytes = 8 * kMiB;
+// For others in the control group, who may grow meanwhile.
+constexpr int64_t kReserveBytes = 8 * kMiB;
 
 double Now() { return static_cast<double>(Clock::Real().MonotonicNanos()) * 1e-9; }
 
@@ -43,8 +50,9 @@ absl::Status MeasureCpu(DType dtype, int threads, PinnedArena& arena, ComputeRat
   bench.fp8 = dtype == DType::kBF16;
   bench.memory = arena.span();
   bench.products = {{256, 256}, {1024, 512}, {768, 1024}};
-  bench.attention = {{.batch = 2, .seq = 512, .heads = 8, .head_dim = 64}};
-  bench.elementwise = {{.rows = 1024, .hidden = 768, .ffn = 2048}};
+  bench.attention = {{.batch = 1, .seq = 512, .heads = 4, .head_dim = 64},
+                     {.batch = 2, .seq = 512, .heads = 8, .head_dim = 64}};
+  bench.elementwise = {{.rows = 256, .hidden = 512, .ffn = 1024}, {.rows = 1024, .hidden = 768, .ffn = 2048}};
   bench.time = [](const std::function<absl::Status()>& call) -> absl::StatusOr<double> {
     const double start = Now();
     STRATA_RETURN_IF_ERROR(call());
@@ -78,7 +86,9 @@ absl::StatusOr<double> QuartileCold(double slice, std::span<const std::byte> mem
 absl::Status MeasureStates(int threads, PinnedArena& arena, MachineProfile* profile) {
   const std::unique_ptr<StateOps> math = MakeCpuStateOps(threads);
   ProbeMemory memory(arena.span());
-  constexpr int64_t n = 4 * kMiB;
+  constexpr int64_t kBytesEach = 18;  // gradient, master and moments, copy
+  int64_t n = 4 * kMiB;
+  while (kBytesEach * n > static_cast<int64_t>(arena.size())) n /= 2;
   AdamWStep step;
   step.n = n;
   step.grad = static_cast<float*>(memory.Take(4 * n));
@@ -87,7 +97,7 @@ absl::Status MeasureStates(int threads, PinnedArena& arena, MachineProfile* prof
   step.v = step.master + 2 * n;
   step.params = memory.Take(2 * n);
   step.lr = 1e-3;
-  const std::span<const std::byte> all = arena.span().first(18 * n);
+  const std::span<const std::byte> all = arena.span().first(kBytesEach * n);
   STRATA_ASSIGN_OR_RETURN(const double adamw,
                           QuartileCold(0.08, all, [&] { return math->AdamW(nullptr, step); }));
   STRATA_ASSIGN_OR_RETURN(const double accumulate, QuartileCold(0.05, all, [&] {
@@ -109,14 +119,15 @@ absl::Status MeasureStates(int threads, PinnedArena& arena, MachineProfile* prof
   step.m = step.v = nullptr;
   STRATA_ASSIGN_OR_RETURN(const double adamw8bit,
                           QuartileCold(0.08, all, [&] { return math->AdamW8(nullptr, step, moments); }));
-  profile->adamw_seconds_per_parameter = adamw / n;
-  profile->adamw8bit_seconds_per_parameter = adamw8bit / n;
-  profile->accumulate_bytes_per_second = 12.0 * n / accumulate;
-  profile->norm_bytes_per_second = 4.0 * n / norm;
+  const auto elements = static_cast<double>(n);
+  profile->adamw_seconds_per_parameter = adamw / elements;
+  profile->adamw8bit_seconds_per_parameter = adamw8bit / elements;
+  profile->accumulate_bytes_per_second = 12 * elements / accumulate;
+  profile->norm_bytes_per_second = 4 * elements / norm;
   // The CPU device's memory is host memory: both directions are the same copy by one core.
-  profile->h2d_bytes_per_second = profile->d2h_bytes_per_second = 4.0 * n / copy;
+  profile->h2d_bytes_per_second = profile->d2h_bytes_per_second = 4 * elements / copy;
   profile->dram_bytes_per_second =
-      std::max({30.0 * n / adamw, profile->accumulate_bytes_per_second, 8.0 * n / copy});
+      std::max({30 * elements / adamw, profile->accumulate_bytes_per_second, 8 * elements / copy});
   return absl::OkStatus();
 }
 
@@ -143,12 +154,35 @@ double HandoverSeconds() {
 
 }  // namespace
 
+absl::StatusOr<int64_t> CalibrationMemory(const MemoryLimit& available, bool files_in_memory) {
+  const auto needed = [&](int64_t bytes) {
+    return bytes + (files_in_memory ? NvmeProbeFileBytes(bytes) : 0) + kBesideBytes + kReserveBytes;
+  };
+  int64_t bytes = kCalibrationBytes;
+  while (bytes > kCalibrationLeastBytes && needed(bytes) > available.bytes) bytes /= 2;
+  if (needed(bytes) <= available.bytes) return bytes;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("measuring how fast this machine is takes ", FormatBytes(needed(bytes)), " of memory",
+                   files_in_memory ? ", with files on a path that is memory" : "", ", ",
+                   FormatBytes(available.bytes), " are ", available.of, ": raise the limit, or free memory"));
+}
+
+absl::StatusOr<int64_t> CalibrationMemoryNow(const std::vector<NvmePath>& nvme_paths) {
+  const absl::StatusOr<MemoryLimits> limits = ReadMemoryLimits();
+  if (!limits.ok()) return kCalibrationBytes;
+  const bool files_in_memory = std::any_of(nvme_paths.begin(), nvme_paths.end(),
+                                           [](const NvmePath& path) { return IsInMemory(path.path); });
+  return CalibrationMemory(limits->available, files_in_memory);
+}
+
 absl::StatusOr<MachineProfile> Calibrate(const CalibrationOptions& options) {
   MachineProfile profile;
   profile.cores = AvailableCpus();
   profile.threads = std::max(1, options.threads);
-  STRATA_ASSIGN_OR_RETURN(const auto arena, PinnedArena::Create({.bytes = kArenaBytes, .budget = ""}),
-                          "calibration");
+  STRATA_ASSIGN_OR_RETURN(
+      const auto arena,
+      PinnedArena::Create({.bytes = static_cast<uint64_t>(options.memory_bytes), .budget = ""}),
+      "calibration");
   STRATA_RETURN_IF_ERROR(MeasureStates(profile.threads, *arena, &profile), "calibration");
   profile.per_op_seconds = HandoverSeconds();
   const std::string cpu = absl::StrCat(CpuModel(), ", ", profile.threads, " of ", profile.cores, " CPUs");
@@ -163,6 +197,10 @@ absl::StatusOr<MachineProfile> Calibrate(const CalibrationOptions& options) {
   }
   if (!options.nvme_paths.empty())
     STRATA_RETURN_IF_ERROR(ProbeNvme(options.nvme_paths, *arena, &profile), "calibration");
+  if (options.memory_bytes < kCalibrationBytes) {
+    absl::StrAppend(&profile.source, ", in ", FormatBytes(options.memory_bytes), " of memory instead of ",
+                    FormatBytes(kCalibrationBytes));
+  }
   return profile;
 }
 

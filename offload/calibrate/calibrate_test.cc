@@ -9,10 +9,13 @@
 namespace strata {
 namespace {
 
-TEST(CalibrateTest, EverySpeedIsMeasuredAndNothingIsLeftBehind) {
+class CalibrateInTest : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(CalibrateInTest, EverySpeedIsMeasuredAndNothingIsLeftBehind) {
   const std::string path = testing::TempDir() + "/calibrate";
   std::filesystem::create_directories(path);
-  const absl::StatusOr<MachineProfile> profile = Calibrate({.nvme_paths = {{path}}, .threads = 2});
+  const absl::StatusOr<MachineProfile> profile =
+      Calibrate({.nvme_paths = {{path}}, .threads = 2, .memory_bytes = GetParam()});
   ASSERT_TRUE(profile.ok()) << profile.status();
   const MachineProfile guess;
   const auto measured = [](const char* what, double value, double guessed) {
@@ -54,7 +57,43 @@ TEST(CalibrateTest, EverySpeedIsMeasuredAndNothingIsLeftBehind) {
   measured("per op", profile->per_op_seconds, guess.per_op_seconds);
   EXPECT_EQ(profile->cores, AvailableCpus());
   EXPECT_NE(profile->source.find(CpuModel()), std::string::npos);
+  EXPECT_EQ(profile->source.find(" of memory instead of 96 MiB") != std::string::npos,
+            GetParam() < kCalibrationBytes)
+      << profile->source;
   EXPECT_TRUE(std::filesystem::is_empty(path));
+}
+
+INSTANTIATE_TEST_SUITE_P(AllThatThereMayBe, CalibrateInTest,
+                         ::testing::Values(kCalibrationBytes, kCalibrationBytes / 2, kCalibrationBytes / 4,
+                                           kCalibrationLeastBytes));
+
+TEST(CalibrateTest, MemoryIsAsMuchAsHasRoom) {
+  constexpr int64_t kMiB = 1 << 20;
+  const auto memory = [](int64_t available, bool files_in_memory = false) {
+    return CalibrationMemory({available, "what is free below memory.max of the control group /a"},
+                             files_in_memory);
+  };
+  int64_t last = 0;
+  for (int64_t available = 0; available <= 512 * kMiB; available += kMiB / 2) {
+    const auto bytes = memory(available), with_files = memory(available, true);
+    if (!bytes.ok()) {
+      EXPECT_EQ(bytes.status().code(), absl::StatusCode::kResourceExhausted);
+      EXPECT_EQ(last, 0) << "more memory is never worse";
+      EXPECT_FALSE(with_files.ok());
+      continue;
+    }
+    EXPECT_GE(*bytes, last);
+    EXPECT_GE(available, *bytes + 16 * kMiB);
+    if (with_files.ok()) {
+      EXPECT_GE(available, *with_files * 7 / 2 + 16 * kMiB);
+    }
+    last = *bytes;
+  }
+  EXPECT_EQ(*memory(512 * kMiB, true), kCalibrationBytes);
+  EXPECT_EQ(
+      memory(10 * kMiB).status().message(),
+      "measuring how fast this machine is takes 28 MiB of memory, 10 MiB are what is free below memory.max "
+      "of the control group /a: raise the limit, or free memory");
 }
 
 TEST(CalibrateTest, APathThatIsNotThereIsNamed) {

@@ -19,14 +19,19 @@ namespace {
 
 constexpr int kLanes = 2;  // each way
 constexpr int kWindow = 4;
-constexpr uint64_t kItemBytes = uint64_t{6} << 20;
+constexpr uint64_t kBuffers = 2 * kLanes * kWindow;
+constexpr uint64_t kItemMostBytes = uint64_t{6} << 20;
 constexpr uint32_t kItems = 20;
-static_assert(2 * kLanes * kWindow * kItemBytes <= kNvmeProbeArenaBytes);
+constexpr uint64_t kWriteAheadItems = 0;
 // A lane's items in flight are never the same twice.
 static_assert(kItems / kLanes > kWindow);
 
 constexpr double kPrepareSeconds = 0.15;  // of each of two passes
 constexpr double kSlice = 0.2;
+
+uint64_t ItemBytes(uint64_t arena_bytes) {
+  return std::min(kItemMostBytes, arena_bytes / kBuffers / 4096 * 4096);
+}
 
 double Now() { return static_cast<double>(Clock::Real().MonotonicNanos()) * 1e-9; }
 
@@ -46,12 +51,12 @@ struct Speed {
 
 class Probe {
  public:
-  Probe(PinnedArena& arena, NvmeStore& store) : store_(store) {
+  Probe(PinnedArena& arena, NvmeStore& store) : store_(store), item_bytes_(ItemBytes(arena.size())) {
     for (int i = 0; i < 2 * kLanes; ++i) {
       Lane& lane = (i < kLanes ? readers_ : writers_)[i % kLanes];
       lane.index = static_cast<uint32_t>(i % kLanes);
       lane.op = i < kLanes ? IoOp::kRead : IoOp::kWrite;
-      lane.memory = arena.span().subspan(i * kWindow * kItemBytes, kWindow * kItemBytes);
+      lane.memory = arena.span().subspan(i * kWindow * item_bytes_, kWindow * item_bytes_);
     }
   }
 
@@ -87,7 +92,7 @@ class Probe {
   absl::Status Prepare() {
     Lane& lane = writers_[0];
     const auto write = [&](uint32_t i, Generation generation) {
-      return store_.Write(*lane.engine, ItemId{i}, generation, lane.memory.first(kItemBytes));
+      return store_.Write(*lane.engine, ItemId{i}, generation, lane.memory.first(item_bytes_));
     };
     double begin = Now();
     for (; items_ < kItems && (items_ < kLanes || Now() - begin < kPrepareSeconds); ++items_)
@@ -131,7 +136,8 @@ class Probe {
     do {
       while (started < ended + window) {
         const ItemId item{lane.index + kLanes * (started % mine)};
-        const std::span<std::byte> memory = lane.memory.subspan(started++ % window * kItemBytes, kItemBytes);
+        const std::span<std::byte> memory =
+            lane.memory.subspan(started++ % window * item_bytes_, item_bytes_);
         STRATA_RETURN_IF_ERROR(lane.op == IoOp::kRead ? transfers.StartRead(item, Generation{0}, memory)
                                                       : transfers.StartWrite(item, Generation{1}, memory));
       }
@@ -142,20 +148,27 @@ class Probe {
       }
     } while (ended < 2 || Now() - begin < kSlice);
     const double seconds = Now() - full;
-    return Speed{static_cast<double>(ended - 1) * kItemBytes / seconds, (ThreadCpuSeconds() - cpu) / seconds};
+    return Speed{static_cast<double>((ended - 1) * item_bytes_) / seconds,
+                 (ThreadCpuSeconds() - cpu) / seconds};
   }
 
   NvmeStore& store_;
+  const uint64_t item_bytes_;
   Lanes readers_, writers_;
   uint32_t items_ = 0;  // written
 };
 
 }  // namespace
 
+int64_t NvmeProbeFileBytes(int64_t arena_bytes) {
+  return static_cast<int64_t>(ClassExtents(kItems, kWriteAheadItems) *
+                              ItemBytes(static_cast<uint64_t>(arena_bytes)));
+}
+
 absl::Status ProbeNvme(const std::vector<NvmePath>& paths, PinnedArena& arena, MachineProfile* profile) {
   StoreLayout layout;
-  for (uint32_t i = 0; i < kItems; ++i) layout.items.push_back({ItemId{i}, kItemBytes});
-  layout.write_ahead_items = 0;
+  for (uint32_t i = 0; i < kItems; ++i) layout.items.push_back({ItemId{i}, ItemBytes(arena.size())});
+  layout.write_ahead_items = kWriteAheadItems;
   STRATA_ASSIGN_OR_RETURN(auto store, NvmeStore::Open({.paths = paths,
                                                        .owner = absl::StrCat("calibrate-", getpid()),
                                                        .direct = DirectIo::kAuto},

@@ -12,11 +12,12 @@
 
 namespace strata {
 
-inline constexpr int64_t kNvmeProbeArenaBytes = int64_t{96} << 20;
+// Of the files that ProbeNvme makes with an arena of `arena_bytes`.
+int64_t NvmeProbeFileBytes(int64_t arena_bytes);
 
 // Fills in the profile's nvme_* fields; under a second, but on a disk that is slower than 100 MB/s. Uses all
-// of `arena` (kNvmeProbeArenaBytes) and under 256 MiB on the paths, where nothing is left. Errors: the
-// store's.
+// of `arena` up to 96 MiB (at least 64 KiB; items are as large as it allows) and files on the paths, of which
+// nothing is left. Errors: the store's.
 absl::Status ProbeNvme(const std::vector<NvmePath>& paths, PinnedArena& arena, MachineProfile* profile);
 
 }  // namespace strata

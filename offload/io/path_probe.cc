@@ -62,6 +62,13 @@ absl::Status WithRemedy(const absl::Status& status) {
 
 }  // namespace
 
+bool IsInMemory(const std::string& path) {
+  struct statfs info;
+  if (statfs(path.c_str(), &info) != 0) return false;
+  const auto magic = static_cast<uint64_t>(info.f_type);
+  return magic == TMPFS_MAGIC || magic == RAMFS_MAGIC;
+}
+
 absl::StatusOr<Fd> MakeProbeFile(const std::string& path, bool& o_tmpfile) {
   absl::StatusOr<Fd> fd = OpenFile(path, O_TMPFILE | O_RDWR, 0600);
   o_tmpfile = fd.ok();

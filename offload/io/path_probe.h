@@ -28,6 +28,10 @@ struct PathInfo {
 // Blocking; any thread.
 absl::StatusOr<PathInfo> ProbePath(const std::string& path);
 
+// Whether what is written below `path` stays in memory (tmpfs, ramfs), and counts as such in a control group.
+// False where the path cannot be looked at.
+bool IsInMemory(const std::string& path);
+
 // An empty file in the folder `path` without a name: by O_TMPFILE (`o_tmpfile`), else by unlinking it at
 // once.
 absl::StatusOr<Fd> MakeProbeFile(const std::string& path, bool& o_tmpfile);

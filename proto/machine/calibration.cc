@@ -6,7 +6,6 @@
 #include <chrono>
 #include <thread>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -24,6 +23,7 @@ constexpr int64_t kCacheMaxBytes = 1 << 20;
 // Of the CPUs, taken by others, above which speeds are those of a busy machine.
 constexpr double kBusyShare = 0.15;
 constexpr std::chrono::milliseconds kLook{100};
+constexpr char kMeasuredWhileBusy[] = ", while others computed: measured again when they do not";
 
 bool OthersComputeNow() {
   const OthersShare share;
@@ -51,8 +51,10 @@ absl::StatusOr<v1::CalibrationCache> ReadCache(const std::string& path) {
 
 }  // namespace
 
-bool WasMeasuredWhileBusy(const v1::MachineProfile& profile) {
-  return absl::EndsWith(profile.source(), kMeasuredWhileBusy);
+bool TakeKept(const v1::CalibrationCache& kept, const absl::StatusOr<int64_t>& memory,
+              const std::function<bool()>& others_compute) {
+  if (!memory.ok()) return true;
+  return (!kept.busy() && kept.memory_bytes() >= *memory) || others_compute();
 }
 
 absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
@@ -69,18 +71,26 @@ absl::StatusOr<v1::MachineProfile> LoadOrCalibrate(const std::string& cache,
     here.add_nvme_devices(stat(path.path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_dev) : 0);
   }
   const absl::StatusOr<v1::CalibrationCache> kept = ReadCache(cache);
-  if (kept.ok() && SameMachine(*kept, here) && (!kept->busy() || OthersComputeNow())) return kept->profile();
+  const absl::StatusOr<int64_t> memory = CalibrationMemoryNow(nvme_paths);
+  if (kept.ok() && SameMachine(*kept, here) && TakeKept(*kept, memory, &OthersComputeNow))
+    return kept->profile();
   if (!kept.ok() && !absl::IsNotFound(kept.status())) {
     warn(absl::StrCat("the speeds kept in ", cache,
                       " are not used, this machine is measured again: ", kept.status().message()));
   }
+  STRATA_RETURN_IF_ERROR(memory.status());
   const bool busy_before = MachineIsBusy();
   const OthersShare share;
-  STRATA_ASSIGN_OR_RETURN(const MachineProfile profile,
-                          Calibrate({.nvme_paths = nvme_paths, .threads = threads, .gpu = gpu}));
+  STRATA_ASSIGN_OR_RETURN(
+      const MachineProfile profile,
+      Calibrate({.nvme_paths = nvme_paths, .threads = threads, .gpu = gpu, .memory_bytes = *memory}));
+  here.set_memory_bytes(*memory);
   here.set_busy(busy_before || share.Now() > kBusyShare);
   *here.mutable_profile() = ToProto(profile);
-  if (here.busy()) here.mutable_profile()->mutable_source()->append(kMeasuredWhileBusy);
+  if (here.busy()) {
+    here.mutable_profile()->set_measured_while_busy(true);
+    here.mutable_profile()->mutable_source()->append(kMeasuredWhileBusy);
+  }
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.preserve_proto_field_names = true;

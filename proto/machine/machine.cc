@@ -194,6 +194,14 @@ v1::MachineProfile ToProto(const MachineProfile& profile) {
   return p;
 }
 
+v1::MachineProfile GuessedSpeeds(MachineProfile guess, absl::string_view why_not_measured) {
+  constexpr absl::string_view kGuess = "a guess, not measured: ";
+  guess.source = absl::StrCat(kGuess, why_not_measured.substr(0, kSourceMax - kGuess.size()));
+  v1::MachineProfile profile = ToProto(guess);
+  profile.set_guessed(true);
+  return profile;
+}
+
 absl::StatusOr<v1::MachineFile> ParseMachineFile(absl::string_view text) {
   v1::MachineFile file;
   std::vector<std::string> problems;

@@ -19,6 +19,9 @@ absl::Status CheckMachine(const v1::MachineProfile& profile);
 MachineProfile FromProto(const v1::MachineProfile& profile);
 v1::MachineProfile ToProto(const MachineProfile& profile);
 
+// Stands for the speeds of a machine that was not measured: those of `guess`, whose source then says so.
+v1::MachineProfile GuessedSpeeds(MachineProfile guess, absl::string_view why_not_measured);
+
 // YAML along the message MachineFile. kInvalidArgument: each problem with its line and field.
 absl::StatusOr<v1::MachineFile> ParseMachineFile(absl::string_view text);
 absl::StatusOr<v1::MachineFile> LoadMachineFile(const std::string& path);

@@ -191,6 +191,36 @@ TEST(CalibrationTest, IsKeptForTheSameMachineOnly) {
   EXPECT_TRUE(LoadOrCalibrate("/nowhere/at/all/calibration.json", {}, 1, nullptr, warn).ok());
 }
 
+TEST(CalibrationTest, WhatIsKeptIsTakenUnlessABetterMeasurementCanBeHad) {
+  v1::CalibrationCache kept;
+  kept.set_memory_bytes(48);
+  int asked = 0;
+  const auto take = [&](absl::StatusOr<int64_t> memory, bool others_compute) {
+    return TakeKept(kept, memory, [&] { return ++asked, others_compute; });
+  };
+  EXPECT_TRUE(take(24, false));
+  EXPECT_TRUE(take(48, false));
+  EXPECT_TRUE(take(absl::ResourceExhaustedError("no memory"), false));
+  EXPECT_EQ(asked, 0);
+  EXPECT_FALSE(take(96, false)) << "it was measured in less memory";
+  EXPECT_TRUE(take(96, true)) << "an idle machine's speeds in less memory are better than a busy one's";
+  kept.set_busy(true);
+  EXPECT_FALSE(take(48, false));
+  EXPECT_TRUE(take(48, true));
+  EXPECT_TRUE(take(absl::ResourceExhaustedError("no memory"), false)) << "and better than a guess";
+}
+
+TEST(MachineTest, AGuessSaysThatItIsOneAndWhy) {
+  const v1::MachineProfile cpu = GuessedSpeeds(MachineProfile(), "no memory");
+  EXPECT_TRUE(cpu.guessed());
+  EXPECT_TRUE(cpu.device_is_cpu());
+  EXPECT_EQ(cpu.source(), "a guess, not measured: no memory");
+  EXPECT_EQ(FromProto(cpu), MachineProfile()) << "the numbers are the defaults";
+  const v1::MachineProfile gpu = GuessedSpeeds(UnmeasuredGpu(), std::string(1000, 'x'));
+  EXPECT_FALSE(gpu.device_is_cpu());
+  EXPECT_TRUE(CheckMachine(gpu).ok()) << CheckMachine(gpu);
+}
+
 TEST(CalibrationTest, OfAGpuIsKeptForTheSameCardAndDriver) {
   const std::string folder = testing::TempDir() + "/calibration_gpu";
   mkdir(folder.c_str(), 0700);

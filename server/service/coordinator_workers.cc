@@ -29,7 +29,7 @@ constexpr size_t kWorkersMax = 1000;
 constexpr size_t kPathMax = 4000;
 constexpr size_t kLogTailMax = 16 << 10;
 constexpr size_t kMessageMax = 2000;
-constexpr size_t kSourceMax = 200;
+constexpr size_t kSourceMax = 400;  // what CheckMachine (proto/machine) allows
 constexpr int kResumeMax = 3;
 constexpr std::chrono::milliseconds kHoldMax{10'000};
 // While tasks run a worker is answered at least this often: it may have something new to say.

@@ -38,9 +38,12 @@ Rule RuleFor(const Job& job, const v1::Failure& failure) {
     // The planner gives the same plan for the same job and machine, and a plan that ran out of memory is
     // never tried again.
     case v1::DEVICE_OOM:
-    case v1::HOST_OOM:
     case v1::PIN_FAILED:
       return {.counted = true, .retry = false};
+    // But one that the kernel killed had its memory at first, and others in its control group took it: they
+    // may have gone.
+    case v1::HOST_OOM:
+      return {.counted = true, .retry = failure.signal() == kSigKill, .elsewhere = true};
     case v1::STALLED:
     case v1::START_TIMEOUT:
       return {.counted = true, .retry = true, .elsewhere = true};
@@ -61,7 +64,8 @@ Rule RuleFor(const Job& job, const v1::Failure& failure) {
     case v1::QUEUE_TIME_EXCEEDED:
       return {.counted = false, .retry = false};
     case v1::TRAINER_CRASHED:
-      // SIGKILL comes from outside (the kernel out of memory, an operator), any other end from the job.
+      // SIGKILL comes from outside (an operator, a kernel that does not count what it kills for memory), any
+      // other end from the job.
       if (failure.signal() == kSigKill) return {.counted = false, .retry = true, .bounded = true};
       return {.counted = true, .retry = true};
     default:

@@ -123,6 +123,25 @@ TEST_F(JobTableTest, OnlyFailuresTheJobIsToBlameForCountTowardsMaxFailures) {
   EXPECT_EQ(failed->reason, "TRAINER_CRASHED");
 }
 
+TEST_F(JobTableTest, KillsForMemoryCountWhateverCheckpointsAreBetweenThem) {
+  Create("u1", Spec(/*max_failures=*/2));
+  for (int32_t attempt = 1; attempt <= 2; ++attempt) {
+    Run();
+    ASSERT_TRUE(Apply(CheckpointCommitted{CheckpointOf(10 * attempt, attempt)}).ok());
+    ASSERT_EQ((*Apply(AttemptEnded{attempt, FailureOf(v1::HOST_OOM, 9), std::nullopt}))->state,
+              JobState::kBackoff);
+    ASSERT_TRUE(Apply(BackoffElapsed{}).ok());
+  }
+  Run();
+  const JobPtr failed = *Apply(AttemptEnded{3, FailureOf(v1::HOST_OOM, 9), std::nullopt});
+  EXPECT_EQ(failed->state, JobState::kFailed);
+  EXPECT_EQ(failed->failures_counted, 3);
+  // An arena that could not be had cannot be had by the next attempt either.
+  Create("u2", Spec(/*max_failures=*/2));
+  Run("u2");
+  EXPECT_EQ((*Apply(AttemptEnded{1, FailureOf(v1::HOST_OOM), std::nullopt}, "u2"))->state, JobState::kFailed);
+}
+
 TEST_F(JobTableTest, ATrainerThatIsKilledAgainAndAgainWithoutACheckpointFailsInTheEnd) {
   Create();
   for (int i = 1; i <= kUncountedStreakMax; ++i) {

@@ -18,6 +18,7 @@
 #include "common/status.h"
 #include "proto/duration/duration.h"
 #include "worker/agent/leftovers.h"
+#include "worker/agent/memory_kill.h"
 
 namespace strata {
 namespace {
@@ -88,6 +89,9 @@ v1::TaskReport ReportOf(const TaskRecord& record, const std::string& worker_id) 
   report.mutable_failure()->set_worker(worker_id);
   report.mutable_failure()->set_message(
       "the worker agent ended while the trainer ran, and has started again");
+  // The trainer ended with the agent, by SIGKILL.
+  if (record.process.pid != 0 && record.boot_id == BootId() && KilledForMemorySince(record.memory_kills))
+    BlameMemory(report.mutable_failure());
   return report;
 }
 
@@ -133,10 +137,12 @@ Agent::Agent(AgentOptions options, std::unique_ptr<StateDir> state, std::unique_
       coordinator_(ConnectCoordinator(options_.server)),
       telemetry_(TelemetryBase(state_->incarnation()), TelemetryBuffer::Limits()),
       capacity_(std::move(machine.capacity)),
-      nvme_weights_(std::move(machine.nvme_weights)) {
+      nvme_weights_(std::move(machine.nvme_weights)),
+      gpu_(std::move(machine.gpu)),
+      memory_(std::move(machine.memory)) {
   environment_.options = &options_;
   environment_.nvme_weights = &nvme_weights_;
-  environment_.gpu = machine.gpu;
+  environment_.gpu = gpu_.has_value();
   environment_.why_no_gpu = std::move(machine.why_no_gpu);
   environment_.wear = wear_.get();
   environment_.state = state_.get();
@@ -338,6 +344,7 @@ void Agent::CheckLease() {
 
 void Agent::RefreshCapacity() {
   RefreshFreeBytes(&capacity_);
+  if (tasks_.empty()) RefreshMemory(options_, gpu_, &memory_, &capacity_);
   if (std::optional<v1::MachineProfile> speeds =
           recalibration_->Poll(tasks_.empty(), capacity_.machine(), Now())) {
     spdlog::info("speeds: {}", speeds->source());
@@ -472,15 +479,16 @@ void Agent::ApplyDesired(const v1::DesiredTask& desired) {
     MutexLock lock(mu_);
     if (stop_requests_ > 0) return;
   }
-  for (const auto& [other, task] : tasks_) {
-    if (other.job_uid == key.job_uid && other.rank == key.rank) {
-      v1::TaskReport& report = waiting_[key];
-      report.set_job_uid(key.job_uid);
-      report.set_attempt(key.attempt);
-      report.set_rank(key.rank);
-      report.set_phase("PREPARING");
-      return;  // its end is a change, which brings the next Sync and this task again
-    }
+  bool waits = recalibration_->running();
+  for (const auto& [other, task] : tasks_)
+    waits = waits || (other.job_uid == key.job_uid && other.rank == key.rank);
+  if (waits) {
+    v1::TaskReport& report = waiting_[key];
+    report.set_job_uid(key.job_uid);
+    report.set_attempt(key.attempt);
+    report.set_rank(key.rank);
+    report.set_phase("PREPARING");
+    return;  // the end of what it waits for is a change, which brings the next Sync and this task again
   }
   spdlog::info("task {} ({}) starts", key.ToString(), desired.job_name());
   tasks_[key] = std::make_unique<Task>(environment_, desired);

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -97,12 +98,14 @@ class Agent {
   // Of the sync thread only (and of Create before it).
   v1::Capacity capacity_;
   const std::vector<double> nvme_weights_;
+  const std::optional<GpuMemory> gpu_;
+  MemoryLimit memory_;
   int64_t wear_saved_ = 0;
 
   std::map<TaskKey, std::unique_ptr<Task>> tasks_;
   std::map<TaskKey, v1::TaskReport> ended_;  // reported until forgotten
   std::map<TaskKey, v1::TaskReport>
-      waiting_;         // wanted, but an older attempt of the same rank is not gone yet
+      waiting_;         // wanted, but an older attempt of the same rank, or a measurement, has not ended yet
   std::string worker_;  // as the coordinator names it; "" before the first Register
   bool registered_ = false;
   absl::Duration lease_ttl_ = absl::Seconds(30);

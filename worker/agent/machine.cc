@@ -31,6 +31,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kWorkerOwnBytes = kAgentBytes + kTrainerBytes;
+constexpr double kLeastScratchBytes = 1 << 20;  // 0 would say that nothing is known
+
 // How fast this machine is, as it was measured when a worker first started on it in this state folder.
 // Without it jobs run as well; only predictions are a guess.
 void MeasureSpeeds(const AgentOptions& options, Accelerator* gpu, Machine* machine) {
@@ -46,8 +49,14 @@ void MeasureSpeeds(const AgentOptions& options, Accelerator* gpu, Machine* machi
   } else {
     machine->speeds_why_not = std::string(speeds.status().message());
     // Plans for a GPU differ from those for a CPU by more than their times.
-    if (gpu != nullptr) *machine->capacity.mutable_machine() = ToProto(UnmeasuredGpu());
+    *machine->capacity.mutable_machine() =
+        GuessedSpeeds(gpu == nullptr ? MachineProfile() : UnmeasuredGpu(), machine->speeds_why_not);
   }
+}
+
+absl::StatusOr<GpuMemory> MemoryOf(Accelerator& gpu) {
+  STRATA_ASSIGN_OR_RETURN(const int64_t free, gpu.FreeForJobs());
+  return GpuMemory{gpu.description(), gpu.memory_bytes(), free};
 }
 
 // Paths on one file system share what it has free.
@@ -69,7 +78,8 @@ absl::StatusOr<std::vector<double>> FreeBytesOfEach(const AgentOptions& options,
 }
 
 // Scratch is striped by weight, so the path that is full first limits them all.
-absl::Status InspectNvme(const AgentOptions& options, Machine& machine) {
+// `ram_left`: what auto may take of paths that are in memory.
+absl::Status InspectNvme(const AgentOptions& options, int64_t ram_left, Machine& machine) {
   v1::Capacity& capacity = machine.capacity;
   double total_weight = 0;
   for (size_t i = 0; i < options.nvme_paths.size(); ++i) {
@@ -96,7 +106,10 @@ absl::Status InspectNvme(const AgentOptions& options, Machine& machine) {
     if (free[i] / machine.nvme_weights[i] < free[least] / machine.nvme_weights[least]) least = i;
   }
   const double fits = free[least] / machine.nvme_weights[least] * total_weight;
-  const double bytes = options.nvme_bytes > 0 ? static_cast<double>(options.nvme_bytes) : fits / 5 * 4;
+  double bytes = options.nvme_bytes > 0 ? static_cast<double>(options.nvme_bytes) : fits / 5 * 4;
+  if (options.nvme_bytes == 0 &&
+      std::any_of(options.nvme_paths.begin(), options.nvme_paths.end(), IsInMemory))
+    bytes = std::min(bytes, std::max(static_cast<double>(ram_left), kLeastScratchBytes));
   if (bytes > fits) {
     return absl::InvalidArgumentError(
         absl::StrCat("--nvme-bytes (", FormatBytes(options.nvme_bytes), "): ", options.nvme_paths[least],
@@ -128,33 +141,50 @@ absl::StatusOr<std::unique_ptr<Accelerator>> OpenGpu(const AgentOptions& options
   return gpu;
 }
 
-absl::StatusOr<OfferedBytes> OfferMemory(const AgentOptions& options, const MemoryLimit& memory,
-                                         const GpuMemory* gpu) {
-  OfferedBytes offered = {options.device_bytes, options.host_bytes};
-  const auto left_by = [&](int64_t other) { return std::max<int64_t>(0, memory.bytes - other); };
-  if (gpu != nullptr && offered.device == 0) offered.device = AutoDeviceBudget(gpu->free_for_jobs_bytes);
-  // Both tiers of a CPU worker are in the same RAM.
-  const bool shared = gpu == nullptr;
-  if (offered.device == 0) offered.device = std::min(memory.bytes / 4, left_by(offered.host));
-  const int64_t device_in_ram = shared ? offered.device : 0;
-  if (offered.host == 0) offered.host = std::min(memory.bytes / 5 * 3, left_by(device_in_ram));
-  if (gpu != nullptr && offered.device > gpu->free_for_jobs_bytes) {
+absl::StatusOr<RamBudgets> OfferMemory(const AgentOptions& options, const MemoryLimits& limits,
+                                       const GpuMemory* gpu) {
+  const int64_t memory = limits.total.bytes;
+  const bool shared = gpu == nullptr;  // Both tiers of a CPU worker are in the same RAM.
+  RamBudgets offered = {options.device_bytes, options.host_bytes};
+  if (!shared && offered.device == 0) {
+    offered.device = AutoDeviceBudget(gpu->free_for_jobs_bytes);
+    if (offered.device <= 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "--device-bytes is auto, and jobs can have ", FormatBytes(gpu->free_for_jobs_bytes), " of the ",
+          FormatBytes(gpu->bytes), " of ", gpu->name, ": end what else uses the GPU"));
+    }
+  }
+  if (!shared && offered.device > gpu->free_for_jobs_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device-bytes (", FormatBytes(offered.device), ") exceeds the ",
         FormatBytes(gpu->free_for_jobs_bytes), " that jobs can have of the ", FormatBytes(gpu->bytes), " of ",
         gpu->name, ": lower it, or end what else uses the GPU"));
   }
-  if (device_in_ram > left_by(offered.host) || offered.host > memory.bytes) {
+  const int64_t device_in_ram = shared ? offered.device : 0;
+  if (device_in_ram > memory || offered.host > memory - device_in_ram) {
     const std::string host = absl::StrCat("--host-bytes (", FormatBytes(offered.host), ")");
-    const bool lower_device = shared && offered.device > offered.host;
     return absl::InvalidArgumentError(
-        absl::StrCat(shared ? absl::StrCat("--device-bytes (", FormatBytes(offered.device), ") and ", host,
-                                           " together exceed ")
-                            : absl::StrCat(host, " exceeds "),
-                     FormatBytes(memory.bytes), ", ", memory.of, ": lower ",
-                     lower_device ? "--device-bytes" : "--host-bytes"));
+        absl::StrCat(device_in_ram > 0 ? absl::StrCat("--device-bytes (", FormatBytes(offered.device),
+                                                      ") and ", host, " together exceed ")
+                                       : absl::StrCat(host, " exceeds "),
+                     FormatBytes(memory), ", ", limits.total.of, ": lower ",
+                     device_in_ram > offered.host ? "--device-bytes" : "--host-bytes"));
   }
-  return offered;
+  STRATA_ASSIGN_OR_RETURN(const RamBudgets in_ram,
+                          OfferRam({.free = limits.available,
+                                    .own_bytes = kWorkerOwnBytes,
+                                    .wanted = {.device = device_in_ram, .host = offered.host},
+                                    .usual = {.device = shared ? memory / 4 : 0, .host = memory / 5 * 3}}),
+                          "--device-bytes, --host-bytes");
+  return RamBudgets{.device = shared ? in_ram.device : offered.device, .host = in_ram.host};
+}
+
+absl::Status CheckGpuAndBudgets(const AgentOptions& options) {
+  STRATA_ASSIGN_OR_RETURN(const std::unique_ptr<Accelerator> gpu, OpenGpu(options));
+  STRATA_ASSIGN_OR_RETURN(const GpuMemory gpu_memory, MemoryOf(*gpu), "--require-gpu");
+  STRATA_ASSIGN_OR_RETURN(const MemoryLimits memory, ReadMemoryLimits());
+  STRATA_RETURN_IF_ERROR(OfferMemory(options, memory, &gpu_memory).status());
+  return gpu->Release();
 }
 
 absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
@@ -166,23 +196,24 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
   // Trainers load what is beside them: what is found here, they find.
   absl::StatusOr<std::unique_ptr<Accelerator>> gpu = OpenGpu(options);
   if (absl::IsNotFound(gpu.status()) || (!gpu.ok() && options.require_gpu)) return gpu.status();
-  GpuMemory gpu_memory;
   if (gpu.ok()) {
-    if (const auto free = (*gpu)->FreeForJobs(); free.ok()) {
-      gpu_memory = {(*gpu)->description(), (*gpu)->memory_bytes(), *free};
+    if (auto found = MemoryOf(**gpu); found.ok()) {
+      machine.gpu = *std::move(found);
     } else if (options.require_gpu) {
-      return Annotate(free.status(), "--require-gpu");
+      return Annotate(found.status(), "--require-gpu");
     } else {
-      gpu = free.status();
+      gpu = found.status();
     }
   }
-  machine.gpu = gpu.ok();
   machine.why_no_gpu = std::string(gpu.status().message());
-  STRATA_ASSIGN_OR_RETURN(const OfferedBytes offered,
-                          OfferMemory(options, memory->total, machine.gpu ? &gpu_memory : nullptr));
+  STRATA_ASSIGN_OR_RETURN(const RamBudgets offered,
+                          OfferMemory(options, *memory, machine.gpu ? &*machine.gpu : nullptr));
+  machine.memory = memory->total;
   capacity.set_device_bytes(offered.device);
   capacity.set_host_bytes(offered.host);
-  STRATA_RETURN_IF_ERROR(InspectNvme(options, machine));
+  const RamBudgets in_ram = {.device = machine.gpu ? 0 : offered.device, .host = offered.host};
+  STRATA_RETURN_IF_ERROR(
+      InspectNvme(options, LeftOfRam(memory->available, kWorkerOwnBytes, in_ram), machine));
   Accelerator* const accelerator = machine.gpu ? gpu->get() : nullptr;
   STRATA_ASSIGN_OR_RETURN(const Ladder ladder,
                           OfferedLadder(options.nvme_paths, {accelerator, machine.why_no_gpu}),
@@ -206,6 +237,21 @@ absl::StatusOr<v1::MachineProfile> MeasureSpeedsAgain(const AgentOptions& option
   if (gpu != nullptr) STRATA_RETURN_IF_ERROR(gpu->Release());
   if (!machine.speeds_why_not.empty()) return absl::UnavailableError(machine.speeds_why_not);
   return machine.capacity.machine();
+}
+
+void RefreshMemory(const AgentOptions& options, const std::optional<GpuMemory>& gpu, MemoryLimit* memory,
+                   v1::Capacity* capacity) {
+  absl::StatusOr<MemoryLimits> limits = ReadMemoryLimits();
+  if (!limits.ok() || limits->total.bytes == memory->bytes) return;
+  *memory = limits->total;
+  if (options.device_bytes > 0 && options.host_bytes > 0) return;
+  constexpr RamBudgets kNothing = {.device = 1, .host = 1};  // 0 would say that nothing is known
+  const absl::StatusOr<RamBudgets> offered = OfferMemory(options, *limits, gpu ? &*gpu : nullptr);
+  if (!offered.ok()) spdlog::warn("jobs get no memory: {}", offered.status().ToString());
+  capacity->set_device_bytes(offered.value_or(kNothing).device);
+  capacity->set_host_bytes(offered.value_or(kNothing).host);
+  spdlog::info("the limit of memory is {}, {}: {} device, {} host", FormatBytes(memory->bytes), memory->of,
+               FormatBytes(capacity->device_bytes()), FormatBytes(capacity->host_bytes()));
 }
 
 void RefreshFreeBytes(v1::Capacity* capacity) {

@@ -23,7 +23,7 @@ struct AgentOptions {
       checkpoint_root;  // default: <state_dir>/checkpoints; shared storage when there are several workers
   int64_t device_bytes = 0;                              // 0: 90 % of what is free of the GPU's memory, or
                                                          // 25 % of what memory this process may have
-  int64_t host_bytes = 0;                                // 0: 60 % of it
+  int64_t host_bytes = 0;                                // 0: 60 % of it; both less where less is free
   int64_t nvme_bytes = 0;                                // 0: 80 % of what is free at start
   std::string trainer;                                   // default: strata_trainer near this executable
   bool require_gpu = false;                              // no GPU: do not start

@@ -10,8 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -39,9 +41,22 @@ struct ChildPlan {
   int stdin_fd, stdout_fd, stderr_fd, channel_fd;
   int go_fd;     // one byte: recorded, go on; end of file: the agent gave up or died
   int error_fd;  // errno of a failed exec; closed by a successful one
+  const char* oom_score_adj;
   char* const* argv;
   char* const* envp;
 };
+
+// Where memory ends, the kernel kills who has most of it, this number in thousandths of the limit added. A
+// trainer goes on from its checkpoint; an agent or a coordinator that is killed takes all trainers with it.
+constexpr int kTrainerOomScore = 500;
+constexpr int kOomScoreMax = 1000;
+
+std::string OomScoreOfTrainers() {
+  int own = 0;
+  if (const auto text = ReadFile("/proc/self/oom_score_adj", 64); text.ok())
+    (void)absl::SimpleAtoi(*text, &own);
+  return absl::StrCat(std::min(own + kTrainerOomScore, kOomScoreMax));
+}
 
 [[noreturn]] void RunChild(const ChildPlan& plan) {
   setpgid(0, 0);
@@ -68,6 +83,11 @@ struct ChildPlan {
     // A core file of a trainer is as large as its arenas.
     const rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
+    // Raising it needs no privilege; without /proc a trainer runs as well.
+    if (const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC); score >= 0) {
+      (void)!write(score, plan.oom_score_adj, strlen(plan.oom_score_adj));
+      close(score);
+    }
     execve(plan.argv[0], plan.argv, plan.envp);
     error = errno;
   }
@@ -134,9 +154,10 @@ absl::StatusOr<ChildProcess> ForkAndExec(const SpawnRequest& request,
 
   const std::vector<char*> argv = PointersOf(request.argv);
   const std::vector<char*> envp = PointersOf(request.environment);
+  const std::string oom_score_adj = OomScoreOfTrainers();
   const ChildPlan plan = {getpid(),      stdin_parked.get(), stdout_parked.get(), stderr_parked.get(),
-                          channel.get(), go_read.get(),      error_write.get(),   argv.data(),
-                          envp.data()};
+                          channel.get(), go_read.get(),      error_write.get(),   oom_score_adj.c_str(),
+                          argv.data(),   envp.data()};
   const pid_t pid = fork();
   if (pid < 0) return ErrnoStatus(errno, absl::StrCat("fork for ", request.argv[0]));
   if (pid == 0) RunChild(plan);

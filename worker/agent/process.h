@@ -71,9 +71,10 @@ class Spawner {
   ~Spawner();  // ends the thread, and with it everything it started (PDEATHSIG)
 
   // Starts a process in its own group, with SIGKILL when this agent dies, stdin from /dev/null, no core
-  // file, default signals, and no descriptor but 0-3. `record` runs when the process exists but has not
-  // become the program yet; if it fails, or this agent dies meanwhile, the program never runs. Any thread;
-  // blocks for the record's fsync. Errors name argv[0].
+  // file, default signals, and no descriptor but 0-3; where memory ends, the kernel kills it rather than this
+  // agent. `record` runs when the process exists but has not become the program yet; if it fails, or this
+  // agent dies meanwhile, the program never runs. Any thread; blocks for the record's fsync. Errors name
+  // argv[0].
   absl::StatusOr<ChildProcess> Spawn(const SpawnRequest& request,
                                      const std::function<absl::Status(const ProcessIdentity&)>& record);
 

@@ -58,6 +58,16 @@ TEST_F(ProcessTest, ChildHasItsPipesEnvironmentAndFourDescriptorsOnly) {
   EXPECT_EQ(End(*child), 0);
 }
 
+TEST_F(ProcessTest, WhereMemoryEndsTheChildGoesBeforeTheAgent) {
+  const auto text = ReadFile("/proc/self/oom_score_adj", 64);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const int own = std::atoi(text->c_str());
+  auto child = spawner_.Spawn(Shell("cat /proc/self/oom_score_adj"), Recorded);
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(Drain(child->stdout_pipe), absl::StrCat(std::min(own + 500, 1000), "\n"));
+  EXPECT_EQ(End(*child), 0);
+}
+
 TEST_F(ProcessTest, SignalsAndTheirMaskAreDefault) {
   sigset_t mask;
   sigemptyset(&mask);

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "proto/machine/calibration.h"
-
 namespace strata {
 namespace {
 
@@ -29,7 +27,8 @@ std::optional<v1::MachineProfile> Recalibration::Poll(bool idle, const v1::Machi
       return found;
   }
   if (next_nanos_ == 0) next_nanos_ = now_nanos + kEveryNanos;
-  if (!idle || !WasMeasuredWhileBusy(speeds) || now_nanos < next_nanos_) return std::nullopt;
+  if (!idle || !(speeds.measured_while_busy() || speeds.guessed()) || now_nanos < next_nanos_)
+    return std::nullopt;
   next_nanos_ = now_nanos + kEveryNanos;
   if (thread_.joinable()) thread_.Join();
   {
@@ -40,9 +39,18 @@ std::optional<v1::MachineProfile> Recalibration::Poll(bool idle, const v1::Machi
   return std::nullopt;
 }
 
+bool Recalibration::running() {
+  MutexLock lock(mu_);
+  return running_;
+}
+
 void Recalibration::Run() {
   absl::StatusOr<v1::MachineProfile> measured = measure_();
-  if (!measured.ok()) spdlog::warn("measuring this machine again: {}", measured.status().ToString());
+  // A machine without the memory for it stays one for long.
+  if (!measured.ok() && warned_ != measured.status().message()) {
+    warned_ = std::string(measured.status().message());
+    spdlog::warn("measuring this machine again: {}", measured.status().ToString());
+  }
   {
     MutexLock lock(mu_);
     running_ = false;

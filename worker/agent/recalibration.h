@@ -1,10 +1,12 @@
-// Measures a machine again whose speeds were measured while others computed on it, once it is idle.
+// Measures a machine again whose speeds were measured while others computed on it, or could not be, once it
+// is idle.
 #ifndef WORKER_AGENT_RECALIBRATION_H_
 #define WORKER_AGENT_RECALIBRATION_H_
 
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
@@ -23,9 +25,12 @@ class Recalibration {
   ~Recalibration();  // Waits for the measurement under way.
 
   // One thread. The speeds that a measurement has found since the last call, if any. Begins one when `idle`
-  // (no task runs), `speeds` were measured while the machine was busy, and the last one (or the first
-  // call) was half a minute ago.
+  // (no task runs), `speeds` were measured while the machine was busy or are a guess, and the last one (or
+  // the first call) was half a minute ago.
   std::optional<v1::MachineProfile> Poll(bool idle, const v1::MachineProfile& speeds, int64_t now_nanos);
+
+  // One is under way, and has memory that budgets do not know of: no task should begin. `done` follows.
+  bool running();
 
  private:
   void Run();
@@ -33,6 +38,7 @@ class Recalibration {
   const Measure measure_;
   const std::function<void()> done_;
   int64_t next_nanos_ = 0;
+  std::string warned_;  // of the measuring thread
 
   Mutex mu_;
   bool running_ ABSL_GUARDED_BY(mu_) = false;

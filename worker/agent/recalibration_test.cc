@@ -4,7 +4,6 @@
 #include <string>
 
 #include "gtest/gtest.h"
-#include "proto/machine/calibration.h"
 
 namespace strata {
 namespace {
@@ -16,7 +15,11 @@ v1::MachineProfile Speeds(const std::string& source) {
   speeds.set_source(source);
   return speeds;
 }
-v1::MachineProfile BusySpeeds() { return Speeds(std::string("measured") + kMeasuredWhileBusy); }
+v1::MachineProfile BusySpeeds() {
+  v1::MachineProfile speeds = Speeds("measured");
+  speeds.set_measured_while_busy(true);
+  return speeds;
+}
 
 // Measurements whose results the test sets, and a wait for their ends.
 class RecalibrationTest : public ::testing::Test {
@@ -41,6 +44,43 @@ class RecalibrationTest : public ::testing::Test {
                                  changed_.SignalAll();
                                }};
 };
+
+TEST_F(RecalibrationTest, AGuessIsMeasuredAsSoonAsItCanBe) {
+  v1::MachineProfile guess = Speeds("a guess");
+  guess.set_guessed(true);
+  EXPECT_FALSE(recalibration_.Poll(true, guess, kSecond).has_value());
+  EXPECT_FALSE(recalibration_.Poll(true, guess, 40 * kSecond).has_value());
+  WaitForEnds(1);
+  EXPECT_EQ(recalibration_.Poll(true, guess, 41 * kSecond)->source(), "idle");
+}
+
+TEST(RecalibrationRunningTest, ItSaysWhileOneIsUnderWay) {
+  Mutex mu;
+  CondVar changed;
+  bool may_end = false, ended = false;
+  Recalibration recalibration(
+      [&] {
+        MutexLock lock(mu);
+        while (!may_end) changed.Wait(mu);
+        return Speeds("idle");
+      },
+      [&] {
+        MutexLock lock(mu);
+        ended = true;
+        changed.SignalAll();
+      });
+  EXPECT_FALSE(recalibration.Poll(true, BusySpeeds(), kSecond).has_value());
+  EXPECT_FALSE(recalibration.running());
+  EXPECT_FALSE(recalibration.Poll(true, BusySpeeds(), 40 * kSecond).has_value());
+  EXPECT_TRUE(recalibration.running());
+  {
+    MutexLock lock(mu);
+    may_end = true;
+    changed.SignalAll();
+    while (!ended) changed.Wait(mu);
+  }
+  EXPECT_FALSE(recalibration.running()) << "whoever hears of the end may begin";
+}
 
 TEST_F(RecalibrationTest, BusySpeedsAreMeasuredAgainWhenNothingRuns) {
   EXPECT_FALSE(recalibration_.Poll(/*idle=*/true, BusySpeeds(), kSecond).has_value())

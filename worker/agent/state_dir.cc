@@ -106,13 +106,16 @@ absl::StatusOr<std::unique_ptr<StateDir>> StateDir::Open(const std::string& path
 std::string FormatTaskRecord(const TaskRecord& record) {
   std::string encoded_report;
   absl::Base64Escape(record.report, &encoded_report);
-  std::string scratch;
+  std::string scratch, kills;
+  if (record.memory_kills.has_value())
+    kills =
+        absl::StrCat("\nkills ", record.memory_kills->count, " ", absl::CEscape(record.memory_kills->group));
   for (const std::string& folder : record.scratch)
     absl::StrAppend(&scratch, "\nscratch ", absl::CEscape(folder));
   return absl::StrCat(kRecordHeader, "\njob ", record.key.job_uid, "\nattempt ", record.key.attempt,
                       "\nrank ", record.key.rank, scratch, "\npid ", record.process.pid, "\nstart ",
-                      record.process.start_ticks, "\nboot ", record.boot_id, "\nreport ", encoded_report,
-                      "\n");
+                      record.process.start_ticks, "\nboot ", record.boot_id, kills, "\nreport ",
+                      encoded_report, "\n");
 }
 
 absl::StatusOr<TaskRecord> ParseTaskRecord(absl::string_view text) {
@@ -131,6 +134,12 @@ absl::StatusOr<TaskRecord> ParseTaskRecord(absl::string_view text) {
   }
   record.key.job_uid = std::string(values["job"]);
   record.boot_id = std::string(values["boot"]);
+  if (const auto kills = values.find("kills"); kills != values.end()) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(kills->second, absl::MaxSplits(' ', 1));
+    MemoryKills& read = record.memory_kills.emplace();
+    good = good && absl::SimpleAtoi(parts.first, &read.count) && absl::CUnescape(parts.second, &read.group);
+  }
   if (!good || record.scratch.empty() || !IsValidJobUid(record.key.job_uid) ||
       !absl::SimpleAtoi(values["attempt"], &record.key.attempt) ||
       !absl::SimpleAtoi(values["rank"], &record.key.rank) ||

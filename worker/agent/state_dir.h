@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/fd.h"
+#include "common/memory_limit.h"
 #include "worker/agent/process.h"
 
 namespace strata {
@@ -47,8 +49,9 @@ struct TaskRecord {
   TaskKey key;
   std::vector<std::string> scratch;  // absolute folders, removed at the task's end
   ProcessIdentity process;           // pid 0: no program has run
-  std::string boot_id;               // of the boot in which `process` means something
-  std::string report;                // serialized strata.v1.TaskReport once the task has ended, else ""
+  std::string boot_id;               // of the boot in which `process` and `memory_kills` mean something
+  std::optional<MemoryKills> memory_kills;  // before the task; absent: not known
+  std::string report;  // serialized strata.v1.TaskReport once the task has ended, else ""
 };
 
 class StateDir {

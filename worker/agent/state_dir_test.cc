@@ -29,6 +29,7 @@ TaskRecord MakeRecord() {
   record.scratch = {"/nvme/with space\nand newline", "/second"};
   record.process = {4711, 123456789012};
   record.boot_id = "b-o-o-t";
+  record.memory_kills = MemoryKills{"/sys/fs/cgroup/a b", 3};
   record.report = std::string("\x00\xff\n binary", 10);
   return record;
 }
@@ -126,6 +127,9 @@ TEST_F(StateDirTest, RecordsComeBackAsTheyWere) {
   EXPECT_EQ((*records)[0].process.pid, record.process.pid);
   EXPECT_EQ((*records)[0].process.start_ticks, record.process.start_ticks);
   EXPECT_EQ((*records)[0].boot_id, record.boot_id);
+  ASSERT_TRUE((*records)[0].memory_kills.has_value());
+  EXPECT_EQ((*records)[0].memory_kills->group, record.memory_kills->group);
+  EXPECT_EQ((*records)[0].memory_kills->count, 3);
   EXPECT_EQ((*records)[0].report, record.report);
   ASSERT_TRUE((*state)->Remove(record.key).ok());
   ASSERT_TRUE((*state)->Remove(record.key).ok());

@@ -25,6 +25,7 @@
 #include "common/seconds.h"
 #include "common/status.h"
 #include "worker/agent/leftovers.h"
+#include "worker/agent/memory_kill.h"
 #include "worker/agent/text.h"
 #include "worker/trainer_channel/trainer_channel.h"
 
@@ -69,8 +70,8 @@ std::string DescribeEnd(int wait_status, bool killed_by_us) {
                                     sigabbrev_np(number) != nullptr ? sigabbrev_np(number) : "?", ")");
     if (number == SIGKILL && !killed_by_us) {
       absl::StrAppend(&text,
-                      ", which the worker did not send: often the kernel's out-of-memory killer (see "
-                      "dmesg), else a person");
+                      ", which the worker did not send: a person, or the kernel's out-of-memory killer where "
+                      "it does not count in the worker's control group (see dmesg)");
     }
     return text;
   }
@@ -96,6 +97,7 @@ Task::Task(const TaskEnvironment& environment, const v1::DesiredTask& desired)
       checkpoint_on_stop_(!desired.spec().checkpoint().has_on_stop() ||
                           desired.spec().checkpoint().on_stop()),
       scratch_(ScratchPaths(environment.options->nvme_paths, key_)),
+      kills_before_(ReadMemoryKills()),
       written_bytes_(scratch_.size(), 0),
       checkpoint_dir_(absl::StrCat(environment.options->checkpoint_root, "/", key_.job_uid)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -211,6 +213,7 @@ absl::Status Task::Prepare(ChildProcess* child, v1::FailureCause* cause) {
   record.key = key_;
   record.scratch = scratch_;
   record.boot_id = BootId();
+  record.memory_kills = kills_before_;
   absl::Status status = Annotate(env_.state->Write(record), "recording the task (--state-dir)");
   const std::string owner = ScratchOwner(env_.options->worker_id, env_.options->state_dir);
   for (const std::string& path : env_.options->nvme_paths) {
@@ -342,6 +345,9 @@ void Task::Drive(ChildProcess& child, Outcome* outcome) {
     // A member in an uninterruptible sleep; resources are not free before it is gone, however long it takes.
     (void)poll(nullptr, 0, 10);
   }
+  const int status = outcome->wait_status;
+  outcome->killed_for_memory = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL && !outcome->killed_by_us &&
+                               KilledForMemorySince(kills_before_);
 }
 
 void Task::TakeNews(const v1::RendezvousResponse& news) {
@@ -664,6 +670,8 @@ v1::TaskReport Task::FinalReport(const Outcome& outcome) {
       outcome.done->failure().cause() != v1::FAILURE_CAUSE_UNSPECIFIED) {
     failure.set_cause(outcome.done->failure().cause());
     failure.set_message(outcome.done->failure().message());
+  } else if (outcome.killed_for_memory) {
+    BlameMemory(&failure);
   } else if (!outcome.error.ok()) {
     failure.set_cause(outcome.error_cause);
     failure.set_message(ToValidUtf8(outcome.error.message()));

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "common/fd.h"
+#include "common/memory_limit.h"
 #include "common/mutex.h"
 #include "common/thread.h"
 #include "proto/strata/v1/trainer.pb.h"
@@ -77,6 +78,7 @@ class Task {
     int wait_status = 0;
     absl::Status error;  // preparing or spawning failed, or the trainer broke the protocol
     v1::FailureCause error_cause = v1::TRAINER_CRASHED;
+    bool killed_for_memory = false;  // by the kernel
     std::optional<v1::TrainerDone> done;
     std::string stderr_tail;
   };
@@ -111,7 +113,8 @@ class Task {
   const v1::DesiredTask desired_;
   const bool checkpoint_on_stop_;
   const std::vector<std::string> scratch_;  // a folder in each NVMe path
-  std::vector<int64_t> written_bytes_;      // to each, as the trainer said last; of the task's thread
+  const std::optional<MemoryKills> kills_before_;
+  std::vector<int64_t> written_bytes_;  // to each, as the trainer said last; of the task's thread
   const std::string checkpoint_dir_;
   Fd wake_;  // eventfd: the driving thread looks at wants and outbox
 
