@@ -12,7 +12,9 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STRATA = os.path.join(os.environ.get("STRATA_BIN") or os.path.join(os.environ.get("TEST_SRCDIR", ""), "strata"), "client/strata")
+sys.path.insert(0, HERE)
+from cli_testing import STRATA  # pylint: disable=wrong-import-position
+
 JOB = """name: austen
 model:
   config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
@@ -341,5 +343,4 @@ class LocalRunTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, HERE)
     unittest.main(verbosity=2)
