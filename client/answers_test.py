@@ -57,6 +57,16 @@ class ErrorTest(ServerTest):
         done = self.run_cli("get", "austen-ab12")
         self.assertEqual(done.stderr, "error: nvme needs 300 bytes, there are 77: lower memory.nvme\n  reason: UNSATISFIABLE\n  free: 7\n")
 
+    def test_what_the_server_refuses_in_a_job_file_is_told_once_with_its_place(self):
+        violation = stubs.rpc.BadRequest.FieldViolation(field="training.steps", description="must be at most 2")
+        refusal = Refusal(grpc.StatusCode.INVALID_ARGUMENT, "the job is not valid: training.steps: must be at most 2", "INVALID_SPEC",
+                          [stubs.rpc.BadRequest(field_violations=[violation])])
+        path = os.path.join(write_job(), "job.yaml")
+        for command, method in (("submit", "CreateJob"), ("plan", "PlanJob")):
+            self.answer(method, refusal)
+            done = self.run_cli(command, path)
+            self.assertEqual((done.returncode, done.stderr), (8, f"error: {path}:8:10: training.steps: must be at most 2\n"))
+
     def test_broken_details_are_dropped(self):
         refusal = Refusal(grpc.StatusCode.NOT_FOUND, "gone")
         refusal.status = type("Broken", (), {"SerializeToString": staticmethod(lambda: b"\xff\xff\xff")})
@@ -201,7 +211,7 @@ class FormatTest(ServerTest):
         self.assertGreater(plan["bound_ms"], 0)
         for path, told in ((job, "speeds"), ("/dev/null", "/dev/null is empty"), ("/no/such/file", "--machine")):
             done = strata("plan", job, "--machine", path)
-            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.returncode, 2)
             self.assertIn(told, done.stderr)
 
     def test_metrics_table_fits_a_terminal_and_names_the_rest(self):

@@ -94,6 +94,9 @@ speeds:
 
     def test_missing_data(self):
         self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
+        done = strata("plan", "job.yaml", cwd=self.folder)
+        self.assertEqual((done.returncode, done.stdout), (8, ""))
+        self.assertIn("job.yaml:5:11: data.train[0]", done.stderr)
 
     def test_data_is_a_folder(self):
         self.refuse(8, "data.train[0]", "is a folder", change=("text.txt", "."))
@@ -108,6 +111,18 @@ speeds:
 
     def test_model_folder(self):
         self.refuse(8, "model.from", "No such file", change=(JOB.splitlines()[2], "  from: nowhere"))
+
+    def test_model_that_is_not_supported(self):
+        model = os.path.join(self.folder, "model")
+        os.mkdir(model)
+        for name, text in (("config.json", '{"model_type": "bert"}'), ("model.safetensors", "")):
+            with open(os.path.join(model, name), "w", encoding="ascii") as file:
+                file.write(text)
+        told = 'job.yaml:3:9: model.from: '
+        self.refuse(8, told, '"model_type" is "bert"', change=(JOB.splitlines()[2], "  from: model"))
+        done = strata("plan", "job.yaml", cwd=self.folder)
+        self.assertEqual((done.returncode, done.stderr.count("model_type")), (8, 1))
+        self.assertIn(told, done.stderr)
 
     def test_unwritable_nvme_path(self):
         self.refuse(8, "--nvme-path", "/proc", arguments=("--nvme-path", "/proc/strata"))

@@ -71,7 +71,8 @@ std::string RenderError(const absl::Status& status) {
   const ErrorDetails details = DetailsOf(status);
   std::string text = absl::StrCat("error: ", std::string(status.message()), "\n");
   for (const FieldViolation& violation : details.violations) {
-    absl::StrAppend(&text, "  ", violation.field, ": ", violation.description, "\n");
+    if (!SaysAlready(status.message(), violation.description))
+      absl::StrAppend(&text, "  ", violation.field, ": ", violation.description, "\n");
   }
   for (const std::string& note : details.notes) absl::StrAppend(&text, "  ", note, "\n");
   if (!details.reason.empty()) absl::StrAppend(&text, "  reason: ", details.reason, "\n");

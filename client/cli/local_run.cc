@@ -149,11 +149,10 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
     violations.push_back(std::move(violation));
   for (FieldViolation& violation : CheckMemory(spec, *machine)) violations.push_back(std::move(violation));
   NameFlags(run.flags, violations);
-  PrintViolations(run.job, violations);
-  if (!violations.empty()) return ExitCode::kRejected;
+  if (PrintViolations(run.job, violations)) return ExitCode::kRejected;
   const v1::ResourceRequest limits = LocalLimits(spec, *machine, run.nvme_path);
   absl::StatusOr<v1::JobPlan> plan = PlanJob(run.job.spec, limits);
-  if (!plan.ok()) return Fail(plan.status());
+  if (!plan.ok()) return FailPlan(run.job, plan.status());
   if (!plan->fits()) {
     PrintError(absl::StrCat("error: ", run.job.path, ": ", PlanText(*plan)));
     return ExitCode::kRejected;
@@ -383,13 +382,13 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
     return Fail(ready);
   }
   const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
-  if (!plan.ok()) return Fail(plan.status());
+  if (!plan.ok()) return FailJob(run.job, plan.status());
   // A coordinator may plan by budgets alone; then the plan made here says more.
   const std::string shown = PlanText(plan->fits() && plan->placement().empty() ? run.plan : *plan) + "\n";
   run.globals.format == Format::kTable ? (void)PrintOut(shown) : PrintError(shown);
   if (!plan->fits()) return ExitCode::kRejected;
   const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
-  if (!job.ok()) return Fail(job.status());
+  if (!job.ok()) return FailJob(run.job, job.status());
   const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
   if (!end.ok()) {
     if (!interrupt.token().stop_requested()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/bytes.h"
 #include "common/status.h"
+#include "proto/job_spec/violation.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"
 #include "server/store/job_codec.h"
@@ -76,16 +77,12 @@ std::string IdFromName(const std::string& name) {
   return id.empty() ? "job" : id;
 }
 
-// What the planner refuses is wrong with the job; its messages begin with the field's path.
 absl::Status PlannerError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kUnavailable)
     return status;
-  const absl::string_view message = status.message();
-  const size_t colon = message.find(": ");
-  const bool path =
-      colon != absl::string_view::npos && message.substr(0, colon).find(' ') == absl::string_view::npos;
-  return InvalidSpec({{path ? std::string(message.substr(0, colon)) : "spec",
-                       std::string(path ? message.substr(colon + 2) : message)}});
+  FieldViolation violation = ViolationOf(status.message());
+  return InvalidSpec(
+      {{violation.field.empty() ? "spec" : std::move(violation.field), std::move(violation.description)}});
 }
 
 // The budget of a resource that the job leaves to the worker: raising it in the job file would change
