@@ -341,6 +341,13 @@ class LocalRunTest(unittest.TestCase):
         self.assertIn("name a new folder", err)
         self.assertFalse(os.path.exists(self.path("state")))
 
+    def test_an_export_that_could_not_be_written_is_refused_before_anything_starts(self):
+        for path, told in (("/proc/strata/export", "/proc"), ("text.txt/export", "is not a folder")):
+            _, err = self.finish(self.start("--export", path), 8)
+            self.assertIn("error: --export: ", err)
+            self.assertIn(told, err)
+            self.assertFalse(os.path.exists(self.path("state")), path)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

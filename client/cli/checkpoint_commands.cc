@@ -11,6 +11,7 @@
 #include "client/cli/process.h"
 #include "client/cli/views.h"
 #include "client/lib/names.h"
+#include "common/status.h"
 #include "offload/checkpoint/checkpoint_reader.h"
 
 namespace strata {
@@ -63,6 +64,8 @@ ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoi
 
 ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
                              const std::string& out_dir) {
+  const absl::Status usable = CheckExportPath(out_dir);
+  if (!usable.ok()) return Fail(Annotate(usable, "--out"));
   const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
   if (!found.ok()) return Fail(found.status());
   const absl::Status status = ExportCheckpoint(found->path, out_dir);

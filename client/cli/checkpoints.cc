@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command_util.h"
+#include "client/cli/preflight.h"
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -110,6 +111,8 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
     return LocalCheckpoint{.path = checkpoint.path(), .digest = checkpoint.digest()};
   return Download(*client, checkpoint);
 }
+
+absl::Status CheckExportPath(const std::string& path) { return CheckFolder(path + "/.."); }
 
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir) {
   return ExportHuggingFace(FileOps::Real(), checkpoint, out_dir);

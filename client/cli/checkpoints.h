@@ -38,6 +38,9 @@ struct LocalCheckpoint {
 absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
                                                const std::function<absl::StatusOr<Client*>()>& connect);
 
+// kFailedPrecondition unless an export named `path` could be written: it is made beside it, and renamed.
+absl::Status CheckExportPath(const std::string& path);
+
 // Writes `checkpoint` as a Hugging Face folder.
 absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir);
 

@@ -39,7 +39,6 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
 namespace strata {
@@ -142,8 +141,8 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
     violations.push_back(std::move(violation));
   if (!run.flags.nvme_path.empty()) {
-    if (const auto info = ProbePath(NearestExisting(run.state_dir)); !info.ok())
-      violations.push_back({.field = "--state-dir", .description = std::string(info.status().message())});
+    if (const absl::Status usable = CheckFolder(run.state_dir); !usable.ok())
+      violations.push_back({.field = "--state-dir", .description = std::string(usable.message())});
   }
   for (FieldViolation& violation : CheckRequiredGpu(spec, machine->why_no_gpu))
     violations.push_back(std::move(violation));
@@ -197,17 +196,21 @@ bool HoldsOnly(const std::string& path, std::span<const char* const> known) {
   return only_known;
 }
 
-// Decides before the training whether its result may be written: --export names a new or empty folder, or an
-// earlier export inside the state folder, which is then replaced.
+// Decides before the training whether its result may be written: --export names a new or empty folder, where
+// one can be made, or an earlier export inside the state folder, which is then replaced.
 std::optional<ExitCode> CheckExportFolder(const LocalRun& run) {
+  if (run.flags.export_dir.empty()) return std::nullopt;
   const std::string path = AbsolutePath(run.flags.export_dir);
-  if (run.flags.export_dir.empty() || !Exists(path) || HoldsOnly(path, {})) return std::nullopt;
   const bool is_ours =
       !run.state_dir_is_new && absl::StartsWith(RealPath(path), RealPath(run.state_dir) + "/");
-  if (is_ours && HoldsOnly(path, kExportFiles)) return std::nullopt;
-  PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
-                          run.state_dir, ": name a new folder\n"));
-  return ExitCode::kConflict;
+  if (Exists(path) && !HoldsOnly(path, {}) && !(is_ours && HoldsOnly(path, kExportFiles))) {
+    PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
+                            run.state_dir, ": name a new folder\n"));
+    return ExitCode::kConflict;
+  }
+  if (const absl::Status usable = CheckExportPath(path); !usable.ok())
+    return Fail(Annotate(usable, "--export"));
+  return std::nullopt;
 }
 
 // The old export stays until the new one is complete.
