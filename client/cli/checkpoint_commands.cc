@@ -68,7 +68,7 @@ ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoi
   if (!usable.ok()) return Fail(Annotate(usable, "--out"));
   const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
   if (!found.ok()) return Fail(found.status());
-  const absl::Status status = ExportCheckpoint(found->path, out_dir);
+  const absl::Status status = ExportCheckpoint(*found, out_dir);
   if (!status.ok()) return Fail(status);
   const Json json = {{"checkpoint", found->path}, {"exported", out_dir}};
   PrintOut(Render(globals.format, {json}, true, [&] { return out_dir + "\n"; }));

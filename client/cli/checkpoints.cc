@@ -114,8 +114,8 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
 
 absl::Status CheckExportPath(const std::string& path) { return CheckFolder(path + "/.."); }
 
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir) {
-  return ExportHuggingFace(FileOps::Real(), checkpoint, out_dir);
+absl::Status ExportCheckpoint(const LocalCheckpoint& checkpoint, const std::string& out_dir) {
+  return ExportHuggingFace(FileOps::Real(), checkpoint.path, out_dir, {.digest = checkpoint.digest});
 }
 
 }  // namespace strata

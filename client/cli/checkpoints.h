@@ -42,7 +42,7 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
 absl::Status CheckExportPath(const std::string& path);
 
 // Writes `checkpoint` as a Hugging Face folder.
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir);
+absl::Status ExportCheckpoint(const LocalCheckpoint& checkpoint, const std::string& out_dir);
 
 }  // namespace strata
 

@@ -214,7 +214,7 @@ std::optional<ExitCode> CheckExportFolder(const LocalRun& run) {
 }
 
 // The old export stays until the new one is complete.
-absl::Status ExportTo(const std::string& checkpoint, const std::string& path) {
+absl::Status ExportTo(const LocalCheckpoint& checkpoint, const std::string& path) {
   if (!Exists(path)) return ExportCheckpoint(checkpoint, path);
   const std::string fresh = path + ".new", old = path + ".old";
   STRATA_RETURN_IF_ERROR(RemoveTree(fresh));
@@ -319,7 +319,7 @@ absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) 
   STRATA_ASSIGN_OR_RETURN(const LocalCheckpoint checkpoint,
                           FindCheckpoint(job.name(), [&]() -> absl::StatusOr<Client*> { return &client; }));
   if (!run.flags.export_dir.empty()) {
-    STRATA_RETURN_IF_ERROR(ExportTo(checkpoint.path, AbsolutePath(run.flags.export_dir)), "exporting ",
+    STRATA_RETURN_IF_ERROR(ExportTo(checkpoint, AbsolutePath(run.flags.export_dir)), "exporting ",
                            checkpoint.path);
     PrintError(absl::StrCat("exported to ", run.flags.export_dir, "\n"));
   }
