@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/commands.h"
 #include "client/lib/client.h"
 
 namespace strata {
@@ -37,6 +39,10 @@ struct LocalCheckpoint {
 // is on this machine, else the files are downloaded and their checksums compared.
 absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
                                                const std::function<absl::StatusOr<Client*>()>& connect);
+
+// The command line of the trainer's program that continues a text on stdout.
+std::vector<std::string> GenerateCommand(const std::string& trainer, const LocalCheckpoint& checkpoint,
+                                         const GenerateFlags& flags);
 
 // kFailedPrecondition unless an export named `path` could be written: it is made beside it, and renamed.
 absl::Status CheckExportPath(const std::string& path);

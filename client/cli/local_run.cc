@@ -328,12 +328,10 @@ absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) 
     PrintError("a sample of its text:\n");
     // In the formats for scripts stdout holds nothing else.
     const int out = run.globals.format == Format::kTable ? STDOUT_FILENO : STDERR_FILENO;
-    STRATA_ASSIGN_OR_RETURN(
-        const int code,
-        RunProgram({trainer, "generate", "--checkpoint", checkpoint.path, "--prompt", run.flags.prompt,
-                    "--max-tokens", absl::StrCat(run.flags.sample_bytes), "--seed",
-                    absl::StrCat(run.job.spec.training().seed()), "--temperature", "0.8"},
-                   out));
+    const GenerateFlags sample = {.prompt = run.flags.prompt,
+                                  .max_tokens = run.flags.sample_bytes,
+                                  .seed = run.job.spec.training().seed()};
+    STRATA_ASSIGN_OR_RETURN(const int code, RunProgram(GenerateCommand(trainer, checkpoint, sample), out));
     if (code != 0) return absl::InternalError(absl::StrCat(trainer, " generate ended with exit code ", code));
   }
   return absl::OkStatus();
