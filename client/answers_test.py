@@ -21,7 +21,7 @@ class ErrorTest(ServerTest):
                 (code.NOT_FOUND, "NOT_FOUND", 3), (code.UNAUTHENTICATED, "", 4), (code.PERMISSION_DENIED, "", 4),
                 (code.DEADLINE_EXCEEDED, "", 6), (code.CANCELLED, "", 7), (code.INVALID_ARGUMENT, "INVALID_SPEC", 8),
                 (code.FAILED_PRECONDITION, "UNSATISFIABLE", 8), (code.RESOURCE_EXHAUSTED, "QUEUE_FULL", 8),
-                (code.INVALID_ARGUMENT, "REQUEST_ID_REUSED", 9), (code.FAILED_PRECONDITION, "BAD_TRANSITION", 9),
+                (code.INVALID_ARGUMENT, "INVALID_REQUEST", 2), (code.INVALID_ARGUMENT, "REQUEST_ID_REUSED", 9), (code.FAILED_PRECONDITION, "BAD_TRANSITION", 9),
                 (code.ALREADY_EXISTS, "JOB_ID_TAKEN", 9), (code.ABORTED, "ETAG_MISMATCH", 9), (code.DATA_LOSS, "", 1),
                 (code.INTERNAL, "", 1)):
             self.answer("GetJob", Refusal(status, f"because of {reason}", reason))

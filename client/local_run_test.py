@@ -284,8 +284,8 @@ class LocalRunTest(unittest.TestCase):
             self.assertIn(f"--device-bytes {bytes_} ", self.read("args"))
 
     def test_a_budget_is_said_once_and_is_a_size(self):
-        for flag, told in (("--device=32MiB", "memory.device: 16 MiB"), ("--host=many", "--host"), ("--nvme=0", "more than nothing")):
-            _, err = self.finish(self.start(flag), 8)
+        for flag, code, told in (("--device=32MiB", 8, "memory.device: 16 MiB"), ("--host=many", 2, "--host"), ("--nvme=0", 2, "more than nothing")):
+            _, err = self.finish(self.start(flag), code)
             self.assertIn(told, err)
             self.assertFalse(os.path.exists(self.path("state")))
         self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))

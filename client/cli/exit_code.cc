@@ -24,6 +24,8 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   const std::string reason = DetailsOf(status).reason;
   if (reason == "BAD_TRANSITION" || reason == "REQUEST_ID_REUSED" || reason == "STALE_ATTEMPT")
     return ExitCode::kConflict;
+  // A part of the request that is no job: it came from the command line.
+  if (reason == "INVALID_REQUEST") return ExitCode::kUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return ExitCode::kOk;

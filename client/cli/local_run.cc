@@ -92,6 +92,18 @@ constexpr BudgetFlag kBudgetFlags[] = {
     {"--nvme", "memory.nvme", &LocalRunFlags::nvme, &v1::MemorySpec::nvme, &v1::MemorySpec::set_nvme},
 };
 
+// kInvalidArgument for a budget that is no size.
+absl::Status CheckBudgets(const LocalRunFlags& flags) {
+  for (const BudgetFlag& budget : kBudgetFlags) {
+    const std::string& text = flags.*budget.text;
+    if (text.empty()) continue;
+    STRATA_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text), budget.flag);
+    if (bytes <= 0)
+      return absl::InvalidArgumentError(absl::StrCat(budget.flag, ": ", text, " is not more than nothing"));
+  }
+  return absl::OkStatus();
+}
+
 // Writes the budgets that were given as flags into a job's memory. A job that has its own keeps them: it is
 // the same job on any machine.
 std::vector<FieldViolation> GiveBudgets(const LocalRunFlags& flags, v1::MemorySpec& memory) {
@@ -99,19 +111,13 @@ std::vector<FieldViolation> GiveBudgets(const LocalRunFlags& flags, v1::MemorySp
   for (const BudgetFlag& budget : kBudgetFlags) {
     const std::string& text = flags.*budget.text;
     if (text.empty()) continue;
-    const absl::StatusOr<int64_t> bytes = ParseBytes(text);
-    if (!bytes.ok()) {
-      violations.push_back({.field = budget.flag, .description = std::string(bytes.status().message())});
-    } else if (*bytes <= 0) {
-      violations.push_back(
-          {.field = budget.flag, .description = absl::StrCat(text, " is not more than nothing")});
-    } else if (const int64_t own = (memory.*budget.get)(); own > 0) {
+    if (const int64_t own = (memory.*budget.get)(); own > 0) {
       violations.push_back(
           {.field = budget.flag,
            .description = absl::StrCat("the job file has ", budget.field, ": ", FormatBytes(own),
                                        ": write auto there to give it here")});
     } else {
-      (memory.*budget.set)(*bytes);
+      (memory.*budget.set)(*ParseBytes(text));
     }
   }
   return violations;
@@ -128,6 +134,8 @@ void NameFlags(const LocalRunFlags& flags, std::vector<FieldViolation>& violatio
 
 // Step 1. Creates nothing but the probe's unnamed file.
 std::optional<ExitCode> Prepare(LocalRun& run) {
+  if (const absl::Status sizes = CheckBudgets(run.flags); !sizes.ok())
+    return PrintError(RenderError(sizes)), ExitCode::kUsage;
   v1::JobSpec spec = run.job.spec;
   std::vector<FieldViolation> violations = GiveBudgets(run.flags, *spec.mutable_memory());
   run.state_dir = AbsolutePath(run.flags.state_dir.empty() ? absl::StrCat("strata-runs/", spec.name())
