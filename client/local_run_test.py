@@ -271,6 +271,22 @@ class LocalRunTest(unittest.TestCase):
         self.assertIn("cancelled austen-ab12", err)
         self.assertIn("submitted", err)
 
+    def test_an_edited_file_of_an_unfinished_job_is_refused_before_anything_starts(self):
+        process = self.start()
+        wait_for("the job's note", lambda: os.path.exists(self.path("state/unfinished-job.pb")))
+        process.terminate()
+        self.finish(process, 7)
+        started = self.read("args")
+        self.write("job.yaml", JOB.replace("steps: 3", "steps: 4"))
+        _, err = self.finish(self.start(), 9)
+        for told in ("unfinished job austen-ab12", "training.steps: 3 -> 4", "--restart"):
+            self.assertIn(told, err)
+        self.assertEqual(self.read("args"), started)
+        self.write("end", "SUCCEEDED")
+        _, err = self.finish(self.start("--restart"), 0)
+        self.assertIn("cancelled austen-ab12", err)
+        self.assertFalse(os.path.exists(self.path("state/unfinished-job.pb")))
+
     def test_budgets_that_the_file_leaves_open_are_flags_and_may_change_between_runs(self):
         self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))
         process = self.start("--device", "16MiB", "--host", "64MiB", "--nvme", "64MiB")

@@ -1,7 +1,8 @@
 // `strata local run`: everything on one machine. In this order, so that a refusal leaves nothing behind:
-//   1. read and check the job file; check files, storage and memory of this machine; plan;
+//   1. read and check the job file; check files, storage and memory of this machine; plan; see by the note of
+//      an earlier run whether its unfinished job is another;
 //   2. start server and worker under the supervisor; wait until both answer;
-//   3. show the plan; submit (or find the unfinished job of an earlier run of the same file);
+//   3. show the plan; submit (or find the unfinished job of an earlier run of the same file); write the note;
 //   4. watch to the end; report, export, sample; stop all.
 #include <dirent.h>
 #include <limits.h>
@@ -53,6 +54,7 @@ constexpr absl::Duration kServerStart = absl::Seconds(60);
 constexpr absl::Duration kWorkerStart = absl::Seconds(60);
 constexpr absl::Duration kSecondInterrupt = absl::Seconds(2);
 constexpr char kLeaseTtl[] = "5s";
+constexpr int64_t kNoteLimitBytes = 8 << 20;
 constexpr const char* kExportFiles[] = {"config.json", "generation_config.json", "model.safetensors",
                                         "tokenizer.json", "tokenizer_config.json"};
 
@@ -270,6 +272,27 @@ std::string FirstDifference(const v1::JobSpec& before, const v1::JobSpec& now) {
   return text.substr(0, text.find('\n'));
 }
 
+// Whether `unfinished`, of an earlier run in the state folder, is what the job file says.
+absl::Status CheckUnchanged(const LocalRun& run, const v1::Job& unfinished) {
+  if (ToJson(unfinished.spec()) == ToJson(run.job.spec)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(
+      run.state_dir, " holds the unfinished job ", ShortName(unfinished.name()),
+      ", which is not what the job file says now (", FirstDifference(unfinished.spec(), run.job.spec),
+      "): add --restart to cancel it and begin anew, undo the change to go on with it, or choose another "
+      "--state-dir"));
+}
+
+std::string UnfinishedPath(const LocalRun& run) { return run.state_dir + "/unfinished-job.pb"; }
+
+// Step 1: what step 3 would say of an edited file, from the note that a run leaves beside its job and takes
+// away once the job has ended or goes on without it.
+absl::Status CheckNote(const LocalRun& run) {
+  v1::Job unfinished;
+  const absl::StatusOr<std::string> note = ReadFile(UnfinishedPath(run), kNoteLimitBytes);
+  if (run.flags.restart || !note.ok() || !unfinished.ParseFromString(*note)) return absl::OkStatus();
+  return CheckUnchanged(run, unfinished);
+}
+
 // Step 3: the unfinished job of an earlier run with the same file, or a new one.
 absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
   v1::CreateJobRequest request;
@@ -281,20 +304,15 @@ absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
     if (IsTerminal(job.status().state())) continue;
     if (run.flags.restart) {
       STRATA_RETURN_IF_ERROR(client.CancelJob(job.name(), "strata local run --restart").status());
+      (void)unlink(UnfinishedPath(run).c_str());
       PrintError(
           absl::StrCat("cancelled ", ShortName(job.name()), ", which an earlier run left unfinished\n"));
       continue;
     }
-    if (ToJson(job.spec()) == ToJson(request.spec())) {
-      PrintError(absl::StrCat("going on with ", ShortName(job.name()),
-                              ", which an earlier run of this file left unfinished\n"));
-      return job;
-    }
-    return absl::AbortedError(absl::StrCat(run.state_dir, " holds the unfinished job ", ShortName(job.name()),
-                                           ", which is not what the job file says now (",
-                                           FirstDifference(job.spec(), request.spec()),
-                                           "): add --restart to cancel it and begin anew, undo the change to "
-                                           "go on with it, or choose another --state-dir"));
+    STRATA_RETURN_IF_ERROR(CheckUnchanged(run, job));
+    PrintError(absl::StrCat("going on with ", ShortName(job.name()),
+                            ", which an earlier run of this file left unfinished\n"));
+    return job;
   }
   absl::StatusOr<v1::Job> job = client.CreateJob(request);
   if (job.ok()) PrintError(absl::StrCat("submitted ", ShortName(job->name()), "\n"));
@@ -354,6 +372,7 @@ ExitCode Leave(const LocalRun& run, LocalService& service, InterruptWatcher& int
         ShortName(job), " --server ", address, "\nStop it with:\n  strata local stop --state-dir ",
         run.state_dir, "\nPress Ctrl-C again within 2 seconds to stop everything now.\n"));
     if (!interrupt.WaitForSecond(kSecondInterrupt)) {
+      (void)unlink(UnfinishedPath(run).c_str());
       service.Detach();
       return ExitCode::kOk;
     }
@@ -398,6 +417,8 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
   if (!plan->fits()) return ExitCode::kRejected;
   const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
   if (!job.ok()) return FailJob(run.job, job.status());
+  // Without the note the server says it, as when this write fails.
+  WriteFileDurably(UnfinishedPath(run), job->SerializeAsString()).IgnoreError();
   const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
   if (!end.ok()) {
     if (!interrupt.token().stop_requested()) {
@@ -409,6 +430,7 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
     keep = true;  // Leave decides.
     return Leave(run, service, interrupt, *address, job->name());
   }
+  (void)unlink(UnfinishedPath(run).c_str());
   const std::string summary = Summary(run, *end);
   switch (run.globals.format) {
     case Format::kTable:
@@ -446,6 +468,7 @@ ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
   if (flags.state_hash) run.job.spec.mutable_training()->set_report_state_hash(true);
   if (const std::optional<ExitCode> code = Prepare(run)) return *code;
   if (const std::optional<ExitCode> code = CheckExportFolder(run)) return *code;
+  if (const absl::Status unchanged = CheckNote(run); !unchanged.ok()) return Fail(unchanged);
   const absl::Status folders = MakeDirectories(run.nvme_path);
   if (!folders.ok()) return Fail(folders);
   absl::StatusOr<LocalService> service = LocalService::Start(run.service);
