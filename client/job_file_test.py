@@ -2,6 +2,7 @@
 """Job files that are refused before anything is created, and what a plan makes of others."""
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from cli_testing import JOB, STRATA, strata, write_job  # pylint: disable=wrong-import-position
+
+README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "README.md")
 
 
 class JobFileTest(unittest.TestCase):
@@ -91,6 +94,16 @@ speeds:
             plans.append(done.stdout)
         self.assertEqual(len(set(plans)), 1)
         self.assertIn("small", plans[0])
+
+    def test_the_job_file_of_the_readme_is_one(self):
+        with open(README, encoding="utf-8") as file:
+            text = file.read()
+        (job,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        with open(os.path.join(self.folder, "job.yaml"), "w", encoding="utf-8") as file:
+            file.write(job)
+        done = strata("plan", "job.yaml", cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("predicted step time", done.stdout)
 
     def test_missing_data(self):
         self.refuse(8, "job.yaml:5:11: data.train[0]", "No such file", "job file's folder", change=("text.txt", "none.txt"))
