@@ -101,7 +101,10 @@ ExitCode PrintPlan(const Globals& globals, const LoadedJob& job, const v1::JobPl
 ExitCode PlanHere(const Globals& globals, const LoadedJob& job) {
   const absl::StatusOr<LocalMachine> machine = LookAtMachine(globals.bin_dir);
   if (!machine.ok()) return Fail(machine.status());
-  if (PrintViolations(job, CheckRequiredGpu(job.spec, machine->why_no_gpu))) return ExitCode::kRejected;
+  if (PrintViolations(job, CheckRequiredGpu(job.spec, machine->why_no_gpu)) ||
+      PrintViolations(job, CheckFp8(job.spec, *machine))) {
+    return ExitCode::kRejected;
+  }
   v1::ResourceRequest limits = LocalLimits(job.spec, *machine, ".");
   *limits.mutable_machine() = LocalSpeeds(machine->gpu.get());
   if (machine->gpu != nullptr) {

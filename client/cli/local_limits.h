@@ -34,6 +34,9 @@ std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMach
 // memory.require has no gpu where there is none: "" or `why_no_gpu` that a machine trains on its CPU.
 std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std::string& why_no_gpu);
 
+// training.precision is not fp8 where the GPU does not multiply in it.
+std::vector<FieldViolation> CheckFp8(const v1::JobSpec& spec, const LocalMachine& machine);
+
 // The budgets of `spec`, and for each that is auto a share of what the machine has free: the rest is for the
 // page cache, the trainer's own memory and everybody else. Scratch is counted on the file system of
 // `nvme_path`, which need not exist yet. A GPU's speeds are a guess (LocalSpeeds measures).

@@ -156,6 +156,7 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   }
   for (FieldViolation& violation : CheckRequiredGpu(spec, machine->why_no_gpu))
     violations.push_back(std::move(violation));
+  for (FieldViolation& violation : CheckFp8(spec, *machine)) violations.push_back(std::move(violation));
   for (FieldViolation& violation : CheckMemory(spec, *machine)) violations.push_back(std::move(violation));
   NameFlags(run.flags, violations);
   if (PrintViolations(run.job, violations)) return ExitCode::kRejected;
