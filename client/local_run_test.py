@@ -12,7 +12,9 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-STRATA = os.path.join(os.environ.get("STRATA_BIN") or os.path.join(os.environ.get("TEST_SRCDIR", ""), "strata"), "client/strata")
+sys.path.insert(0, HERE)
+from cli_testing import STRATA  # pylint: disable=wrong-import-position
+
 JOB = """name: austen
 model:
   config: {architecture: llama, layers: 2, hidden: 32, heads: 4, max_seq: 16}
@@ -269,6 +271,22 @@ class LocalRunTest(unittest.TestCase):
         self.assertIn("cancelled austen-ab12", err)
         self.assertIn("submitted", err)
 
+    def test_an_edited_file_of_an_unfinished_job_is_refused_before_anything_starts(self):
+        process = self.start()
+        wait_for("the job's note", lambda: os.path.exists(self.path("state/unfinished-job.pb")))
+        process.terminate()
+        self.finish(process, 7)
+        started = self.read("args")
+        self.write("job.yaml", JOB.replace("steps: 3", "steps: 4"))
+        _, err = self.finish(self.start(), 9)
+        for told in ("unfinished job austen-ab12", "training.steps: 3 -> 4", "--restart"):
+            self.assertIn(told, err)
+        self.assertEqual(self.read("args"), started)
+        self.write("end", "SUCCEEDED")
+        _, err = self.finish(self.start("--restart"), 0)
+        self.assertIn("cancelled austen-ab12", err)
+        self.assertFalse(os.path.exists(self.path("state/unfinished-job.pb")))
+
     def test_budgets_that_the_file_leaves_open_are_flags_and_may_change_between_runs(self):
         self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))
         process = self.start("--device", "16MiB", "--host", "64MiB", "--nvme", "64MiB")
@@ -282,8 +300,8 @@ class LocalRunTest(unittest.TestCase):
             self.assertIn(f"--device-bytes {bytes_} ", self.read("args"))
 
     def test_a_budget_is_said_once_and_is_a_size(self):
-        for flag, told in (("--device=32MiB", "memory.device: 16 MiB"), ("--host=many", "--host"), ("--nvme=0", "more than nothing")):
-            _, err = self.finish(self.start(flag), 8)
+        for flag, code, told in (("--device=32MiB", 8, "memory.device: 16 MiB"), ("--host=many", 2, "--host"), ("--nvme=0", 2, "more than nothing")):
+            _, err = self.finish(self.start(flag), code)
             self.assertIn(told, err)
             self.assertFalse(os.path.exists(self.path("state")))
         self.write("job.yaml", JOB.replace("device: 16MiB, host: 64MiB, nvme: 64MiB, ", ""))
@@ -339,7 +357,13 @@ class LocalRunTest(unittest.TestCase):
         self.assertIn("name a new folder", err)
         self.assertFalse(os.path.exists(self.path("state")))
 
+    def test_an_export_that_could_not_be_written_is_refused_before_anything_starts(self):
+        for path, told in (("/proc/strata/export", "/proc"), ("text.txt/export", "is not a folder")):
+            _, err = self.finish(self.start("--export", path), 8)
+            self.assertIn("error: --export: ", err)
+            self.assertIn(told, err)
+            self.assertFalse(os.path.exists(self.path("state")), path)
+
 
 if __name__ == "__main__":
-    sys.path.insert(0, HERE)
     unittest.main(verbosity=2)

@@ -152,6 +152,20 @@ class GpuPluginTest(unittest.TestCase):
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertRegex(done.stdout + done.stderr, said)
 
+    def test_a_gpu_without_fp8_is_told_before_a_job_in_fp8_starts(self):
+        code, said, log, _ = self.run_job(True, "--require-gpu", wrong="old")
+        self.assertEqual(code, 0, said + log)
+        self.assertRegex(log, r"fp8: none, because: Fake GPU has compute capability 8\.0")
+        with open(os.path.join(self.folder, "fp8.yaml"), "w", encoding="ascii") as file:
+            file.write(JOB.replace("steps: 3", "precision: fp8, steps: 3"))
+        done = self.call("strata", "plan", "fp8.yaml", wrong="old")
+        self.assertEqual((done.returncode, done.stdout), (8, ""), done.stderr)
+        self.assertRegex(done.stderr, r"fp8.yaml:5:\d+: training.precision: Fake GPU has .*: use training.precision: bf16, or a worker")
+        done = self.call("strata", "local", "run", "fp8.yaml", "--state-dir", "never", wrong="old")
+        self.assertEqual(done.returncode, 8, done.stderr)
+        self.assertIn("training.precision: Fake GPU has", done.stderr)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "never")))
+
     def test_a_plan_that_requires_a_gpu_needs_one(self):
         with open(os.path.join(self.folder, "gpu.yaml"), "w", encoding="ascii") as file:
             file.write(JOB.replace("io: {direct: off}", "io: {direct: off}, require: [gpu]"))

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   strata::GenerateOptions options;
   CLI::App* generate = app.add_subcommand("generate", "print text from a checkpoint");
   generate->add_option("--checkpoint", options.checkpoint, "a step-* folder")->required();
+  generate->add_option("--digest", options.digest, "sha256 that its manifest must have");
   generate->add_option("--prompt", options.prompt, "text to continue");
   generate->add_option("--max-tokens", options.max_tokens, "tokens to make")
       ->transform(strata::WholeNumber<int64_t>(1, 1 << 20));

@@ -15,7 +15,6 @@
 #include "client/cli/preflight.h"
 #include "common/bytes.h"
 #include "common/status.h"
-#include "offload/io/path_probe.h"
 #include "offload/model/moments.h"
 #include "offload/plan/chunk_size.h"
 #include "offload/store/nvme_store.h"
@@ -108,7 +107,7 @@ absl::StatusOr<std::optional<BenchInjection>> ParseInjection(const std::string& 
 absl::Status FillBudgets(const BenchOffloadFlags& flags, OffloadBenchOptions& options) {
   // A path that cannot be used would else be told as a budget of nothing.
   for (const std::string& path : flags.nvme_paths)
-    STRATA_RETURN_IF_ERROR(ProbePath(NearestExisting(path)).status(), "--nvme-path ", path);
+    STRATA_RETURN_IF_ERROR(CheckFolder(path), "--nvme-path ", path);
   v1::JobSpec wishes;
   STRATA_ASSIGN_OR_RETURN(const int64_t device, ParseBudget("--device", flags.device));
   STRATA_ASSIGN_OR_RETURN(const int64_t host, ParseBudget("--host", flags.host));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "client/cli/binaries.h"
 #include "client/cli/checkpoints.h"
 #include "client/cli/command_util.h"
@@ -11,10 +12,13 @@
 #include "client/cli/process.h"
 #include "client/cli/views.h"
 #include "client/lib/names.h"
+#include "common/status.h"
 #include "offload/checkpoint/checkpoint_reader.h"
 
 namespace strata {
 namespace {
+
+constexpr int64_t kTextLimitBytes = int64_t{1} << 30;  // a token is not always a byte
 
 // A client made when it is first needed: a folder needs no server.
 class LazyClient {
@@ -63,9 +67,11 @@ ExitCode RunCheckpointVerify(const Globals& globals, const std::string& checkpoi
 
 ExitCode RunCheckpointExport(const Globals& globals, const std::string& checkpoint,
                              const std::string& out_dir) {
+  const absl::Status usable = CheckExportPath(out_dir);
+  if (!usable.ok()) return Fail(Annotate(usable, "--out"));
   const absl::StatusOr<LocalCheckpoint> found = Find(globals, checkpoint);
   if (!found.ok()) return Fail(found.status());
-  const absl::Status status = ExportCheckpoint(found->path, out_dir);
+  const absl::Status status = ExportCheckpoint(*found, out_dir);
   if (!status.ok()) return Fail(status);
   const Json json = {{"checkpoint", found->path}, {"exported", out_dir}};
   PrintOut(Render(globals.format, {json}, true, [&] { return out_dir + "\n"; }));
@@ -77,13 +83,23 @@ ExitCode RunGenerate(const Globals& globals, const GenerateFlags& flags) {
   if (!trainer.ok()) return Fail(trainer.status());
   const absl::StatusOr<LocalCheckpoint> found = Find(globals, flags.checkpoint);
   if (!found.ok()) return Fail(found.status());
-  const absl::StatusOr<int> code =
-      RunProgram({*trainer, "generate", "--checkpoint", found->path, "--prompt", flags.prompt, "--max-tokens",
-                  absl::StrCat(flags.max_tokens), "--seed", absl::StrCat(flags.seed), "--temperature",
-                  absl::StrCat(flags.temperature)},
-                 STDOUT_FILENO);
-  if (!code.ok()) return Fail(code.status());
-  return static_cast<ExitCode>(*code);
+  const std::vector<std::string> command = GenerateCommand(*trainer, *found, flags);
+  if (globals.format == Format::kTable) {  // piece by piece, as it is made
+    const absl::StatusOr<int> code = RunProgram(command, STDOUT_FILENO);
+    return code.ok() ? static_cast<ExitCode>(*code) : Fail(code.status());
+  }
+  const auto reader = CheckpointReader::Open(found->path, found->digest);
+  if (!reader.ok()) return Fail(reader.status());
+  const absl::StatusOr<ProgramOutput> output = RunProgramForOutput(command, kTextLimitBytes);
+  if (!output.ok()) return Fail(output.status());
+  if (output->exit_code != 0) return static_cast<ExitCode>(output->exit_code);
+  const Json json = {{"checkpoint", found->path},
+                     {"step", (*reader)->manifest().step},
+                     {"prompt", flags.prompt},
+                     {"text", std::string(absl::StripSuffix(output->text, "\n"))},
+                     {"tokens", flags.max_tokens}};
+  PrintOut(Render(globals.format, {json}, true, [] { return std::string(); }));
+  return ExitCode::kOk;
 }
 
 }  // namespace strata

@@ -5,12 +5,14 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli/command_util.h"
+#include "client/cli/exit_code.h"
+#include "client/cli/preflight.h"
+#include "client/cli/views.h"
 #include "client/lib/names.h"
 #include "common/fd.h"
 #include "common/status.h"
@@ -58,6 +60,18 @@ absl::StatusOr<LocalCheckpoint> Download(Client& client, const v1::Checkpoint& c
       .path = folder, .digest = checkpoint.digest(), .temp = std::make_unique<TempFolder>(std::move(temp))};
 }
 
+// Why there is none, by the job's state.
+absl::Status NoCheckpoint(Client& client, const std::string& name) {
+  STRATA_ASSIGN_OR_RETURN(const v1::Job job,
+                          OnJob(client, name, [&](const std::string& full) { return client.GetJob(full); }));
+  const std::string job_name = ShortName(job.name());
+  const std::string is = absl::StrCat(job_name, " is ", StateText(job.status()), " and has ");
+  if (!IsTerminal(job.status().state()))
+    return absl::NotFoundError(absl::StrCat(is, "no committed checkpoint yet: wait for the first"));
+  return absl::NotFoundError(absl::StrCat(is, "left no checkpoint: `strata get ", job_name,
+                                          "` says why it ended; its job file can be submitted again"));
+}
+
 absl::StatusOr<v1::Checkpoint> Lookup(Client& client, const std::string& what) {
   const absl::StatusOr<std::string> job = JobName(what);
   if (!job.ok()) {
@@ -73,7 +87,7 @@ absl::StatusOr<v1::Checkpoint> Lookup(Client& client, const std::string& what) {
   for (const v1::Checkpoint& checkpoint : checkpoints) {
     if (newest == nullptr || checkpoint.step() > newest->step()) newest = &checkpoint;
   }
-  if (newest == nullptr) return absl::NotFoundError(absl::StrCat(what, " has no committed checkpoint yet"));
+  if (newest == nullptr) return NoCheckpoint(client, *job);
   return client.GetCheckpoint(newest->name());  // The list may leave out the files.
 }
 
@@ -111,8 +125,21 @@ absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
   return Download(*client, checkpoint);
 }
 
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir) {
-  return ExportHuggingFace(FileOps::Real(), checkpoint, out_dir);
+std::vector<std::string> GenerateCommand(const std::string& trainer, const LocalCheckpoint& checkpoint,
+                                         const GenerateFlags& flags) {
+  return {trainer,         "generate",
+          "--checkpoint",  checkpoint.path,
+          "--digest",      checkpoint.digest,
+          "--prompt",      flags.prompt,
+          "--max-tokens",  absl::StrCat(flags.max_tokens),
+          "--seed",        absl::StrCat(flags.seed),
+          "--temperature", absl::StrCat(flags.temperature)};
+}
+
+absl::Status CheckExportPath(const std::string& path) { return CheckFolder(path + "/.."); }
+
+absl::Status ExportCheckpoint(const LocalCheckpoint& checkpoint, const std::string& out_dir) {
+  return ExportHuggingFace(FileOps::Real(), checkpoint.path, out_dir, {.digest = checkpoint.digest});
 }
 
 }  // namespace strata

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/cli/commands.h"
 #include "client/lib/client.h"
 
 namespace strata {
@@ -38,8 +40,15 @@ struct LocalCheckpoint {
 absl::StatusOr<LocalCheckpoint> FindCheckpoint(const std::string& what,
                                                const std::function<absl::StatusOr<Client*>()>& connect);
 
+// The command line of the trainer's program that continues a text on stdout.
+std::vector<std::string> GenerateCommand(const std::string& trainer, const LocalCheckpoint& checkpoint,
+                                         const GenerateFlags& flags);
+
+// kFailedPrecondition unless an export named `path` could be written: it is made beside it, and renamed.
+absl::Status CheckExportPath(const std::string& path);
+
 // Writes `checkpoint` as a Hugging Face folder.
-absl::Status ExportCheckpoint(const std::string& checkpoint, const std::string& out_dir);
+absl::Status ExportCheckpoint(const LocalCheckpoint& checkpoint, const std::string& out_dir);
 
 }  // namespace strata
 

@@ -38,8 +38,8 @@ struct PlanFlags {
   std::string worker;   // plan for this worker of the server
   std::string machine;  // file: plan for a machine that is not here
 };
-// For `machine` here, asking nobody. Else asks the server that was given; without one, plans for a local run
-// on this machine.
+// For `machine` here, asking nobody, and its data may be elsewhere. Else asks the server that was given;
+// without one, plans for a local run on this machine.
 ExitCode RunPlan(const Globals& globals, const PlanFlags& flags);
 
 struct ListFlags {

@@ -25,6 +25,8 @@ ExitCode ExitCodeOf(const absl::Status& status) {
   const std::string reason = DetailsOf(status).reason;
   if (reason == "BAD_TRANSITION" || reason == "REQUEST_ID_REUSED" || reason == "STALE_ATTEMPT")
     return ExitCode::kConflict;
+  // A part of the request that is no job: it came from the command line.
+  if (reason == "INVALID_REQUEST") return ExitCode::kUsage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return ExitCode::kOk;
@@ -72,7 +74,8 @@ std::string RenderError(const absl::Status& status) {
   const ErrorDetails details = DetailsOf(status);
   std::string text = absl::StrCat("error: ", std::string(status.message()), "\n");
   for (const FieldViolation& violation : details.violations) {
-    absl::StrAppend(&text, "  ", violation.field, ": ", violation.description, "\n");
+    if (!SaysAlready(status.message(), violation.description))
+      absl::StrAppend(&text, "  ", violation.field, ": ", violation.description, "\n");
   }
   for (const std::string& note : details.notes) absl::StrAppend(&text, "  ", note, "\n");
   if (!details.reason.empty()) absl::StrAppend(&text, "  reason: ", details.reason, "\n");

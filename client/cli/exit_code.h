@@ -12,13 +12,13 @@ namespace strata {
 enum class ExitCode {
   kOk = 0,
   kFailed = 1,  // the job failed; or an error that fits no other code
-  kUsage = 2,   // the command line or the text of the job file
+  kUsage = 2,   // a command line, job file or machine file that is none: unreadable, unknown, not of its kind
   kNotFound = 3,
   kAuth = 4,
   kUnavailable = 5,
   kTimeout = 6,
   kCancelled = 7,
-  kRejected = 8,  // the request can never work as it is, or not now for lack of room
+  kRejected = 8,  // understood, and can never work as it is or here, or not now for lack of room
   kConflict = 9,  // another state or owner of the same thing
 };
 

@@ -90,27 +90,30 @@ std::string WhyNoGpu(const PlanFlags& flags, const v1::JobPlan& plan) {
                       "): plan for another with --worker or --machine");
 }
 
-// The plan is worth nothing when there are violations.
-absl::StatusOr<v1::JobPlan> PlanFor(const Globals& globals, const PlanFlags& flags, const LoadedJob& job,
-                                    std::vector<FieldViolation>& violations) {
-  const v1::JobSpec& spec = job.spec;
-  absl::StatusOr<v1::JobPlan> plan;
-  if (!flags.machine.empty()) {
-    STRATA_ASSIGN_OR_RETURN(const v1::MachineFile machine, LoadMachineFile(flags.machine));
-    plan = PlanJob(spec, LimitsOf(machine));
-  } else if (globals.server_given || !flags.worker.empty()) {
-    plan = Connect(globals)->PlanJob(spec, flags.worker);
-  } else {
-    STRATA_ASSIGN_OR_RETURN(const LocalMachine machine, LookAtMachine(globals.bin_dir));
-    violations = CheckRequiredGpu(spec, machine.why_no_gpu);
-    if (!violations.empty()) return v1::JobPlan();
-    STRATA_ASSIGN_OR_RETURN(v1::ResourceRequest limits, LocalLimits(spec, machine, ".", kLocalRunBytes));
-    *limits.mutable_machine() = LocalSpeeds(machine.gpu.get());
-    if (machine.gpu != nullptr) STRATA_RETURN_IF_ERROR(machine.gpu->Release());
-    return PlanJob(spec, limits);
+// Prints the plan, or what refuses the job.
+ExitCode PrintPlan(const Globals& globals, const LoadedJob& job, const v1::JobPlan& plan,
+                   const std::string& why_no_gpu) {
+  if (PrintViolations(job, CheckRequiredGpu(job.spec, why_no_gpu))) return ExitCode::kRejected;
+  PrintOne(globals, plan, PlanText(plan));
+  return plan.fits() ? ExitCode::kOk : ExitCode::kRejected;
+}
+
+ExitCode PlanHere(const Globals& globals, const LoadedJob& job) {
+  const absl::StatusOr<LocalMachine> machine = LookAtMachine(globals.bin_dir);
+  if (!machine.ok()) return Fail(machine.status());
+  if (PrintViolations(job, CheckRequiredGpu(job.spec, machine->why_no_gpu)) ||
+      PrintViolations(job, CheckFp8(job.spec, *machine))) {
+    return ExitCode::kRejected;
   }
-  if (plan.ok()) violations = CheckRequiredGpu(spec, WhyNoGpu(flags, *plan));
-  return plan;
+  absl::StatusOr<v1::ResourceRequest> limits = LocalLimits(job.spec, *machine, ".", kLocalRunBytes);
+  if (!limits.ok()) return Fail(limits.status());
+  *limits->mutable_machine() = LocalSpeeds(machine->gpu.get());
+  if (machine->gpu != nullptr) {
+    if (const absl::Status given_back = machine->gpu->Release(); !given_back.ok()) return Fail(given_back);
+  }
+  const absl::StatusOr<v1::JobPlan> plan = PlanJob(job.spec, *limits);
+  if (!plan.ok()) return FailPlan(job, plan.status());
+  return PrintPlan(globals, job, *plan, "");
 }
 
 }  // namespace
@@ -119,12 +122,8 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
   const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
   if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
   const LoadedJob& job = std::get<LoadedJob>(loaded);
-  if (IsLoopback(globals.server)) {
-    // The worker reads the files; when it is (most likely) on this machine, say now what it would say later.
-    const std::vector<FieldViolation> violations = CheckFiles(job.spec);
-    PrintViolations(job, violations);
-    if (!violations.empty()) return ExitCode::kRejected;
-  }
+  // The worker reads the files; when it is (most likely) on this machine, say now what it would say later.
+  if (IsLoopback(globals.server) && PrintViolations(job, CheckFiles(job.spec))) return ExitCode::kRejected;
   v1::CreateJobRequest request;
   request.set_parent("projects/default");
   request.set_job_id(flags.job_id);
@@ -136,7 +135,7 @@ ExitCode RunSubmit(const Globals& globals, const SubmitFlags& flags) {
   InterruptWatcher interrupt;
   const std::unique_ptr<Client> client = Connect(globals, interrupt.token());
   const absl::StatusOr<v1::Job> created = client->CreateJob(request);
-  if (!created.ok()) return Fail(created.status());
+  if (!created.ok()) return FailJob(job, created.status());
   if (flags.validate_only) return PrintOne(globals, *created, "valid; nothing was created\n");
   if (!flags.watch) return PrintOne(globals, *created, ShortName(created->name()) + "\n");
   PrintError(absl::StrCat("submitted ", ShortName(created->name()), "\n"));
@@ -147,13 +146,20 @@ ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
   const std::variant<LoadedJob, ExitCode> loaded = LoadJob(flags.file);
   if (const ExitCode* code = std::get_if<ExitCode>(&loaded)) return *code;
   const LoadedJob& job = std::get<LoadedJob>(loaded);
-  std::vector<FieldViolation> violations;
-  const absl::StatusOr<v1::JobPlan> plan = PlanFor(globals, flags, job, violations);
-  if (!plan.ok()) return Fail(plan.status());
-  PrintViolations(job, violations);
-  if (!violations.empty()) return ExitCode::kRejected;
-  PrintOne(globals, *plan, PlanText(*plan));
-  return plan->fits() ? ExitCode::kOk : ExitCode::kRejected;
+  if (!flags.machine.empty()) {
+    const absl::StatusOr<v1::MachineFile> machine = LoadMachineFile(flags.machine);
+    if (!machine.ok()) return PrintError(RenderError(machine.status())), ExitCode::kUsage;
+    const absl::StatusOr<v1::JobPlan> plan = PlanJob(job.spec, LimitsOf(*machine));
+    if (!plan.ok()) return FailPlan(job, plan.status());
+    return PrintPlan(globals, job, *plan, WhyNoGpu(flags, *plan));
+  }
+  const bool asks_server = globals.server_given || !flags.worker.empty();
+  if ((!asks_server || IsLoopback(globals.server)) && PrintViolations(job, CheckFiles(job.spec)))
+    return ExitCode::kRejected;
+  if (!asks_server) return PlanHere(globals, job);
+  const absl::StatusOr<v1::JobPlan> plan = Connect(globals)->PlanJob(job.spec, flags.worker);
+  if (!plan.ok()) return FailJob(job, plan.status());
+  return PrintPlan(globals, job, *plan, WhyNoGpu(flags, *plan));
 }
 
 ExitCode RunList(const Globals& globals, const ListFlags& flags) {

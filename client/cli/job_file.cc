@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "client/lib/rpc_error.h"
 #include "proto/job_spec/validate.h"
 #include "proto/job_spec/yaml.h"
 
@@ -43,7 +44,26 @@ std::variant<LoadedJob, ExitCode> LoadJob(const std::string& path) {
   return job;
 }
 
-void PrintViolations(const LoadedJob& job, std::vector<FieldViolation> violations) {
+ExitCode FailJob(const LoadedJob& job, const absl::Status& status) {
+  ErrorDetails details = DetailsOf(status);
+  if (details.reason != "INVALID_SPEC" || details.violations.empty()) {
+    PrintError(RenderError(status));
+  } else {
+    PrintViolations(job, std::move(details.violations));
+  }
+  return ExitCodeOf(status);
+}
+
+ExitCode FailPlan(const LoadedJob& job, const absl::Status& status) {
+  if (absl::IsInternal(status)) {
+    PrintError(RenderError(status));
+    return ExitCodeOf(status);
+  }
+  PrintViolations(job, {ViolationOf(status.message())});
+  return ExitCode::kRejected;
+}
+
+bool PrintViolations(const LoadedJob& job, std::vector<FieldViolation> violations) {
   // A violation of the command line (--nvme-path) has no place in the file.
   for (FieldViolation& violation : violations) {
     std::vector<FieldViolation> one = {std::move(violation)};
@@ -51,6 +71,7 @@ void PrintViolations(const LoadedJob& job, std::vector<FieldViolation> violation
     if (!flag) job.source.Locate(one);
     PrintError("error: " + FormatViolations(flag ? "" : job.path, one));
   }
+  return !violations.empty();
 }
 
 }  // namespace strata

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/cli/exit_code.h"
 #include "proto/job_spec/violation.h"
 #include "proto/strata/v1/spec.pb.h"
@@ -22,8 +23,13 @@ struct LoadedJob {
 // file, kRejected for values that make no sense.
 std::variant<LoadedJob, ExitCode> LoadJob(const std::string& path);
 
-// Prints each violation with its place in the file to stderr.
-void PrintViolations(const LoadedJob& job, std::vector<FieldViolation> violations);
+// Prints why the server, or with a status of PlanJob the planner here, refuses the job: what is wrong with
+// fields of the file with its place, anything else as it is told. The exit code.
+ExitCode FailJob(const LoadedJob& job, const absl::Status& status);
+ExitCode FailPlan(const LoadedJob& job, const absl::Status& status);
+
+// Prints each violation with its place in the file to stderr. Whether there is one.
+bool PrintViolations(const LoadedJob& job, std::vector<FieldViolation> violations);
 
 }  // namespace strata
 

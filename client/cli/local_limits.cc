@@ -70,6 +70,13 @@ std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std:
                                        "; or take gpu out of memory.require, and the job trains on a CPU")}};
 }
 
+std::vector<FieldViolation> CheckFp8(const v1::JobSpec& spec, const LocalMachine& machine) {
+  if (spec.training().precision() != v1::PRECISION_FP8 || machine.gpu == nullptr) return {};
+  const absl::Status fp8 = machine.gpu->CheckFp8();
+  if (fp8.ok()) return {};
+  return {{.field = "training.precision", .description = std::string(fp8.message())}};
+}
+
 std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMachine& machine) {
   std::vector<FieldViolation> violations;
   const int64_t device = spec.memory().device(), host = spec.memory().host();  // each at most 2^50

@@ -35,6 +35,9 @@ std::vector<FieldViolation> CheckMemory(const v1::JobSpec& spec, const LocalMach
 // memory.require has no gpu where there is none: "" or `why_no_gpu` that a machine trains on its CPU.
 std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std::string& why_no_gpu);
 
+// training.precision is not fp8 where the GPU does not multiply in it.
+std::vector<FieldViolation> CheckFp8(const v1::JobSpec& spec, const LocalMachine& machine);
+
 // What programs take beside the budgets: of a local run; of a bench, which is a trainer itself.
 inline constexpr int64_t kLocalRunBytes = kClientBytes + kCoordinatorBytes + kAgentBytes + kTrainerBytes;
 inline constexpr int64_t kBenchBytes = kTrainerBytes;

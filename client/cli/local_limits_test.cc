@@ -114,5 +114,20 @@ TEST_F(LocalLimitsTest, AJobThatRequiresAGpuIsRefusedWithoutOne) {
             "trains on a CPU");
 }
 
+TEST_F(LocalLimitsTest, AJobInFp8IsRefusedOnAGpuThatDoesNotMultiplyInIt) {
+  v1::JobSpec spec = Spec(0, 0);
+  spec.mutable_training()->set_precision(v1::PRECISION_FP8);
+  EXPECT_TRUE(CheckFp8(spec, Machine(false)).empty()) << "a CPU computes it";
+  EXPECT_TRUE(CheckFp8(spec, Machine(true)).empty());
+  FakeCuda cuda({.memory_bytes = 4 * kGiB, .major = 8, .minor = 0});
+  LocalMachine older = Machine(true);
+  older.gpu = *CreateCudaAccelerator(cuda, {}, NoCufile);
+  const std::string refusal = Refusal(CheckFp8(spec, older));
+  EXPECT_NE(refusal.find("training.precision: "), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("use training.precision: bf16"), std::string::npos) << refusal;
+  spec.mutable_training()->set_precision(v1::PRECISION_BF16);
+  EXPECT_TRUE(CheckFp8(spec, older).empty());
+}
+
 }  // namespace
 }  // namespace strata

@@ -1,7 +1,8 @@
 // `strata local run`: everything on one machine. In this order, so that a refusal leaves nothing behind:
-//   1. read and check the job file; check files, storage and memory of this machine; plan;
+//   1. read and check the job file; check files, storage and memory of this machine; plan; see by the note of
+//      an earlier run whether its unfinished job is another;
 //   2. start server and worker under the supervisor; wait until both answer;
-//   3. show the plan; submit (or find the unfinished job of an earlier run of the same file);
+//   3. show the plan; submit (or find the unfinished job of an earlier run of the same file); write the note;
 //   4. watch to the end; report, export, sample; stop all.
 #include <dirent.h>
 #include <limits.h>
@@ -39,7 +40,6 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "google/protobuf/util/message_differencer.h"
-#include "offload/io/path_probe.h"
 #include "proto/job_spec/plan_job.h"
 
 namespace strata {
@@ -54,6 +54,7 @@ constexpr absl::Duration kServerStart = absl::Seconds(60);
 constexpr absl::Duration kWorkerStart = absl::Seconds(60);
 constexpr absl::Duration kSecondInterrupt = absl::Seconds(2);
 constexpr char kLeaseTtl[] = "5s";
+constexpr int64_t kNoteLimitBytes = 8 << 20;
 constexpr const char* kExportFiles[] = {"config.json", "generation_config.json", "model.safetensors",
                                         "tokenizer.json", "tokenizer_config.json"};
 
@@ -93,6 +94,18 @@ constexpr BudgetFlag kBudgetFlags[] = {
     {"--nvme", "memory.nvme", &LocalRunFlags::nvme, &v1::MemorySpec::nvme, &v1::MemorySpec::set_nvme},
 };
 
+// kInvalidArgument for a budget that is no size.
+absl::Status CheckBudgets(const LocalRunFlags& flags) {
+  for (const BudgetFlag& budget : kBudgetFlags) {
+    const std::string& text = flags.*budget.text;
+    if (text.empty()) continue;
+    STRATA_ASSIGN_OR_RETURN(const int64_t bytes, ParseBytes(text), budget.flag);
+    if (bytes <= 0)
+      return absl::InvalidArgumentError(absl::StrCat(budget.flag, ": ", text, " is not more than nothing"));
+  }
+  return absl::OkStatus();
+}
+
 // Writes the budgets that were given as flags into a job's memory. A job that has its own keeps them: it is
 // the same job on any machine.
 std::vector<FieldViolation> GiveBudgets(const LocalRunFlags& flags, v1::MemorySpec& memory) {
@@ -100,19 +113,13 @@ std::vector<FieldViolation> GiveBudgets(const LocalRunFlags& flags, v1::MemorySp
   for (const BudgetFlag& budget : kBudgetFlags) {
     const std::string& text = flags.*budget.text;
     if (text.empty()) continue;
-    const absl::StatusOr<int64_t> bytes = ParseBytes(text);
-    if (!bytes.ok()) {
-      violations.push_back({.field = budget.flag, .description = std::string(bytes.status().message())});
-    } else if (*bytes <= 0) {
-      violations.push_back(
-          {.field = budget.flag, .description = absl::StrCat(text, " is not more than nothing")});
-    } else if (const int64_t own = (memory.*budget.get)(); own > 0) {
+    if (const int64_t own = (memory.*budget.get)(); own > 0) {
       violations.push_back(
           {.field = budget.flag,
            .description = absl::StrCat("the job file has ", budget.field, ": ", FormatBytes(own),
                                        ": write auto there to give it here")});
     } else {
-      (memory.*budget.set)(*bytes);
+      (memory.*budget.set)(*ParseBytes(text));
     }
   }
   return violations;
@@ -129,6 +136,8 @@ void NameFlags(const LocalRunFlags& flags, std::vector<FieldViolation>& violatio
 
 // Step 1. Creates nothing but the probe's unnamed file.
 std::optional<ExitCode> Prepare(LocalRun& run) {
+  if (const absl::Status sizes = CheckBudgets(run.flags); !sizes.ok())
+    return PrintError(RenderError(sizes)), ExitCode::kUsage;
   v1::JobSpec spec = run.job.spec;
   std::vector<FieldViolation> violations = GiveBudgets(run.flags, *spec.mutable_memory());
   run.state_dir = AbsolutePath(run.flags.state_dir.empty() ? absl::StrCat("strata-runs/", spec.name())
@@ -142,21 +151,21 @@ std::optional<ExitCode> Prepare(LocalRun& run) {
   for (FieldViolation& violation : CheckStorage(spec, run.nvme_path, storage_flag))
     violations.push_back(std::move(violation));
   if (!run.flags.nvme_path.empty()) {
-    if (const auto info = ProbePath(NearestExisting(run.state_dir)); !info.ok())
-      violations.push_back({.field = "--state-dir", .description = std::string(info.status().message())});
+    if (const absl::Status usable = CheckFolder(run.state_dir); !usable.ok())
+      violations.push_back({.field = "--state-dir", .description = std::string(usable.message())});
   }
   for (FieldViolation& violation : CheckRequiredGpu(spec, machine->why_no_gpu))
     violations.push_back(std::move(violation));
+  for (FieldViolation& violation : CheckFp8(spec, *machine)) violations.push_back(std::move(violation));
   for (FieldViolation& violation : CheckMemory(spec, *machine)) violations.push_back(std::move(violation));
   NameFlags(run.flags, violations);
-  PrintViolations(run.job, violations);
-  if (!violations.empty()) return ExitCode::kRejected;
+  if (PrintViolations(run.job, violations)) return ExitCode::kRejected;
   const absl::StatusOr<v1::ResourceRequest> offered =
       LocalLimits(spec, *machine, run.nvme_path, kLocalRunBytes);
   if (!offered.ok()) return Fail(offered.status());
   const v1::ResourceRequest& limits = *offered;
   absl::StatusOr<v1::JobPlan> plan = PlanJob(run.job.spec, limits);
-  if (!plan.ok()) return Fail(plan.status());
+  if (!plan.ok()) return FailPlan(run.job, plan.status());
   if (!plan->fits()) {
     PrintError(absl::StrCat("error: ", run.job.path, ": ", PlanText(*plan)));
     return ExitCode::kRejected;
@@ -201,21 +210,25 @@ bool HoldsOnly(const std::string& path, std::span<const char* const> known) {
   return only_known;
 }
 
-// Decides before the training whether its result may be written: --export names a new or empty folder, or an
-// earlier export inside the state folder, which is then replaced.
+// Decides before the training whether its result may be written: --export names a new or empty folder, where
+// one can be made, or an earlier export inside the state folder, which is then replaced.
 std::optional<ExitCode> CheckExportFolder(const LocalRun& run) {
+  if (run.flags.export_dir.empty()) return std::nullopt;
   const std::string path = AbsolutePath(run.flags.export_dir);
-  if (run.flags.export_dir.empty() || !Exists(path) || HoldsOnly(path, {})) return std::nullopt;
   const bool is_ours =
       !run.state_dir_is_new && absl::StartsWith(RealPath(path), RealPath(run.state_dir) + "/");
-  if (is_ours && HoldsOnly(path, kExportFiles)) return std::nullopt;
-  PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
-                          run.state_dir, ": name a new folder\n"));
-  return ExitCode::kConflict;
+  if (Exists(path) && !HoldsOnly(path, {}) && !(is_ours && HoldsOnly(path, kExportFiles))) {
+    PrintError(absl::StrCat("error: --export ", path, " exists and is not an earlier export inside ",
+                            run.state_dir, ": name a new folder\n"));
+    return ExitCode::kConflict;
+  }
+  if (const absl::Status usable = CheckExportPath(path); !usable.ok())
+    return Fail(Annotate(usable, "--export"));
+  return std::nullopt;
 }
 
 // The old export stays until the new one is complete.
-absl::Status ExportTo(const std::string& checkpoint, const std::string& path) {
+absl::Status ExportTo(const LocalCheckpoint& checkpoint, const std::string& path) {
   if (!Exists(path)) return ExportCheckpoint(checkpoint, path);
   const std::string fresh = path + ".new", old = path + ".old";
   STRATA_RETURN_IF_ERROR(RemoveTree(fresh));
@@ -263,6 +276,27 @@ std::string FirstDifference(const v1::JobSpec& before, const v1::JobSpec& now) {
   return text.substr(0, text.find('\n'));
 }
 
+// Whether `unfinished`, of an earlier run in the state folder, is what the job file says.
+absl::Status CheckUnchanged(const LocalRun& run, const v1::Job& unfinished) {
+  if (ToJson(unfinished.spec()) == ToJson(run.job.spec)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(
+      run.state_dir, " holds the unfinished job ", ShortName(unfinished.name()),
+      ", which is not what the job file says now (", FirstDifference(unfinished.spec(), run.job.spec),
+      "): add --restart to cancel it and begin anew, undo the change to go on with it, or choose another "
+      "--state-dir"));
+}
+
+std::string UnfinishedPath(const LocalRun& run) { return run.state_dir + "/unfinished-job.pb"; }
+
+// Step 1: what step 3 would say of an edited file, from the note that a run leaves beside its job and takes
+// away once the job has ended or goes on without it.
+absl::Status CheckNote(const LocalRun& run) {
+  v1::Job unfinished;
+  const absl::StatusOr<std::string> note = ReadFile(UnfinishedPath(run), kNoteLimitBytes);
+  if (run.flags.restart || !note.ok() || !unfinished.ParseFromString(*note)) return absl::OkStatus();
+  return CheckUnchanged(run, unfinished);
+}
+
 // Step 3: the unfinished job of an earlier run with the same file, or a new one.
 absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
   v1::CreateJobRequest request;
@@ -274,20 +308,15 @@ absl::StatusOr<v1::Job> SubmitOrResume(const LocalRun& run, Client& client) {
     if (IsTerminal(job.status().state())) continue;
     if (run.flags.restart) {
       STRATA_RETURN_IF_ERROR(client.CancelJob(job.name(), "strata local run --restart").status());
+      (void)unlink(UnfinishedPath(run).c_str());
       PrintError(
           absl::StrCat("cancelled ", ShortName(job.name()), ", which an earlier run left unfinished\n"));
       continue;
     }
-    if (ToJson(job.spec()) == ToJson(request.spec())) {
-      PrintError(absl::StrCat("going on with ", ShortName(job.name()),
-                              ", which an earlier run of this file left unfinished\n"));
-      return job;
-    }
-    return absl::AbortedError(absl::StrCat(run.state_dir, " holds the unfinished job ", ShortName(job.name()),
-                                           ", which is not what the job file says now (",
-                                           FirstDifference(job.spec(), request.spec()),
-                                           "): add --restart to cancel it and begin anew, undo the change to "
-                                           "go on with it, or choose another --state-dir"));
+    STRATA_RETURN_IF_ERROR(CheckUnchanged(run, job));
+    PrintError(absl::StrCat("going on with ", ShortName(job.name()),
+                            ", which an earlier run of this file left unfinished\n"));
+    return job;
   }
   absl::StatusOr<v1::Job> job = client.CreateJob(request);
   if (job.ok()) PrintError(absl::StrCat("submitted ", ShortName(job->name()), "\n"));
@@ -320,7 +349,7 @@ absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) 
   STRATA_ASSIGN_OR_RETURN(const LocalCheckpoint checkpoint,
                           FindCheckpoint(job.name(), [&]() -> absl::StatusOr<Client*> { return &client; }));
   if (!run.flags.export_dir.empty()) {
-    STRATA_RETURN_IF_ERROR(ExportTo(checkpoint.path, AbsolutePath(run.flags.export_dir)), "exporting ",
+    STRATA_RETURN_IF_ERROR(ExportTo(checkpoint, AbsolutePath(run.flags.export_dir)), "exporting ",
                            checkpoint.path);
     PrintError(absl::StrCat("exported to ", run.flags.export_dir, "\n"));
   }
@@ -329,12 +358,10 @@ absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) 
     PrintError("a sample of its text:\n");
     // In the formats for scripts stdout holds nothing else.
     const int out = run.globals.format == Format::kTable ? STDOUT_FILENO : STDERR_FILENO;
-    STRATA_ASSIGN_OR_RETURN(
-        const int code,
-        RunProgram({trainer, "generate", "--checkpoint", checkpoint.path, "--prompt", run.flags.prompt,
-                    "--max-tokens", absl::StrCat(run.flags.sample_bytes), "--seed",
-                    absl::StrCat(run.job.spec.training().seed()), "--temperature", "0.8"},
-                   out));
+    const GenerateFlags sample = {.prompt = run.flags.prompt,
+                                  .max_tokens = run.flags.sample_bytes,
+                                  .seed = run.job.spec.training().seed()};
+    STRATA_ASSIGN_OR_RETURN(const int code, RunProgram(GenerateCommand(trainer, checkpoint, sample), out));
     if (code != 0) return absl::InternalError(absl::StrCat(trainer, " generate ended with exit code ", code));
   }
   return absl::OkStatus();
@@ -349,6 +376,7 @@ ExitCode Leave(const LocalRun& run, LocalService& service, InterruptWatcher& int
         ShortName(job), " --server ", address, "\nStop it with:\n  strata local stop --state-dir ",
         run.state_dir, "\nPress Ctrl-C again within 2 seconds to stop everything now.\n"));
     if (!interrupt.WaitForSecond(kSecondInterrupt)) {
+      (void)unlink(UnfinishedPath(run).c_str());
       service.Detach();
       return ExitCode::kOk;
     }
@@ -386,13 +414,15 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
     return Fail(ready);
   }
   const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
-  if (!plan.ok()) return Fail(plan.status());
+  if (!plan.ok()) return FailJob(run.job, plan.status());
   // A coordinator may plan by budgets alone; then the plan made here says more.
   const std::string shown = PlanText(plan->fits() && plan->placement().empty() ? run.plan : *plan) + "\n";
   run.globals.format == Format::kTable ? (void)PrintOut(shown) : PrintError(shown);
   if (!plan->fits()) return ExitCode::kRejected;
   const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
-  if (!job.ok()) return Fail(job.status());
+  if (!job.ok()) return FailJob(run.job, job.status());
+  // Without the note the server says it, as when this write fails.
+  WriteFileDurably(UnfinishedPath(run), job->SerializeAsString()).IgnoreError();
   const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
   if (!end.ok()) {
     if (!interrupt.token().stop_requested()) {
@@ -404,6 +434,7 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
     keep = true;  // Leave decides.
     return Leave(run, service, interrupt, *address, job->name());
   }
+  (void)unlink(UnfinishedPath(run).c_str());
   const std::string summary = Summary(run, *end);
   switch (run.globals.format) {
     case Format::kTable:
@@ -441,6 +472,7 @@ ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
   if (flags.state_hash) run.job.spec.mutable_training()->set_report_state_hash(true);
   if (const std::optional<ExitCode> code = Prepare(run)) return *code;
   if (const std::optional<ExitCode> code = CheckExportFolder(run)) return *code;
+  if (const absl::Status unchanged = CheckNote(run); !unchanged.ok()) return Fail(unchanged);
   const absl::Status folders = MakeDirectories(run.nvme_path);
   if (!folders.ok()) return Fail(folders);
   absl::StatusOr<LocalService> service = LocalService::Start(run.service);

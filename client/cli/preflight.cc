@@ -115,6 +115,11 @@ std::string NearestExisting(const std::string& path) {
   return place;
 }
 
+absl::Status CheckFolder(const std::string& path) {
+  const absl::Status status = ProbePath(NearestExisting(path)).status();
+  return status.ok() ? status : absl::FailedPreconditionError(status.message());
+}
+
 int64_t FreeBytes(const std::string& path) {
   struct statvfs info;
   if (statvfs(NearestExisting(path).c_str(), &info) != 0) return 0;

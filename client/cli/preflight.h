@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/job_spec/violation.h"
 #include "proto/strata/v1/spec.pb.h"
 
@@ -25,6 +26,10 @@ std::vector<FieldViolation> CheckStorage(const v1::JobSpec& spec, const std::str
 
 // `path` itself or its nearest parent that exists.
 std::string NearestExisting(const std::string& path);
+
+// kFailedPrecondition, with the reason and a remedy, unless `path` can be made a folder with files of this
+// user or is one.
+absl::Status CheckFolder(const std::string& path);
 
 // Free bytes for this user on the file system of the nearest existing folder; 0 when that cannot be told.
 int64_t FreeBytes(const std::string& path);

@@ -2,12 +2,14 @@
 
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "common/fd.h"
 #include "common/status.h"
 
 extern char** environ;
@@ -37,6 +39,17 @@ absl::StatusOr<int> RunProgram(const std::vector<std::string>& argv, int stdout_
     if (errno != EINTR) return ErrnoStatus(errno, absl::StrCat("waiting for ", argv[0]));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+absl::StatusOr<ProgramOutput> RunProgramForOutput(const std::vector<std::string>& argv, int64_t limit_bytes) {
+  // A file, which needs nobody to read it meanwhile.
+  const Fd out(memfd_create("output", MFD_CLOEXEC));
+  if (!out.valid()) return ErrnoStatus(errno, absl::StrCat("memory for the output of ", argv[0]));
+  ProgramOutput output;
+  STRATA_ASSIGN_OR_RETURN(output.exit_code, RunProgram(argv, out.get()));
+  STRATA_ASSIGN_OR_RETURN(output.text, ReadFile(absl::StrCat("/proc/self/fd/", out.get()), limit_bytes),
+                          "the output of ", argv[0]);
+  return output;
 }
 
 }  // namespace strata

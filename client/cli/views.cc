@@ -45,6 +45,8 @@ std::string StepText(const v1::Progress& progress) {
 }
 
 std::string ShortfallText(const v1::Shortfall& shortfall) {
+  if (shortfall.requested() == 0)  // No matter of bytes.
+    return absl::StrCat(shortfall.resource(), ": ", shortfall.remedy());
   const bool count = shortfall.resource() == "workers";
   const auto amount = [&](int64_t value) { return count ? absl::StrCat(value) : FormatBytes(value); };
   std::string text = absl::StrCat(shortfall.resource(),

@@ -36,11 +36,16 @@ const char* Name(AttentionProvider provider) {
   return "unknown";
 }
 
-std::optional<AttentionProvider> AttentionProviderOf(const std::string& name) {
+absl::StatusOr<AttentionProvider> TrainingProviderOf(const std::string& name) {
+  if (name == Name(AttentionProvider::kFa3Fp8)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " has no backward pass, and a training needs one: force fa3, fa2 or cudnn, or none"));
+  }
   for (const AttentionProvider provider : kAttentionProviders) {
     if (name == Name(provider)) return provider;
   }
-  return std::nullopt;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is not fa3, fa2 or cudnn: force one, or none"));
 }
 
 std::string ToText(const AttentionProblem& problem) {

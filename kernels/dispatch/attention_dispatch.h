@@ -29,7 +29,9 @@ enum class AttentionProvider : uint8_t {
 inline constexpr AttentionProvider kAttentionProviders[] = {  // in the order of preference
     AttentionProvider::kFa3, AttentionProvider::kFa2, AttentionProvider::kCudnn, AttentionProvider::kFa3Fp8};
 const char* Name(AttentionProvider provider);  // "fa3", "fa2", "cudnn", "fa3-fp8"
-std::optional<AttentionProvider> AttentionProviderOf(const std::string& name);
+// The provider that a training is forced to use. kInvalidArgument for the name of none, and for one that has
+// no backward pass.
+absl::StatusOr<AttentionProvider> TrainingProviderOf(const std::string& name);
 
 struct AttentionProblem {
   int arch = 0;  // 10 * major + minor of the compute capability

@@ -152,10 +152,20 @@ TEST(AttentionDispatchTest, EachChoiceIsLoggedOnceAndCanBeAskedFor) {
   EXPECT_THAT(dispatch.Choices()[0].passed_over, HasSubstr("fa3: "));
 }
 
-TEST(AttentionDispatchTest, ProvidersHaveNames) {
-  for (const AttentionProvider provider : kAttentionProviders)
-    EXPECT_EQ(AttentionProviderOf(Name(provider)), provider);
-  EXPECT_EQ(AttentionProviderOf("fa4"), std::nullopt);
+TEST(AttentionDispatchTest, ATrainingIsForcedToWhatHasABackwardPass) {
+  for (const AttentionProvider provider : kAttentionProviders) {
+    const absl::StatusOr<AttentionProvider> forced = TrainingProviderOf(Name(provider));
+    AttentionDispatch dispatch({.forced = provider, .cudnn_why_not = ""});
+    const AttentionProblem backward = {
+        .arch = 90, .backward = true, .head_dim = 64, .heads = 4, .kv_heads = 4};
+    EXPECT_EQ(forced.ok(), dispatch.Choose(backward).ok()) << Name(provider);
+    if (forced.ok()) {
+      EXPECT_EQ(*forced, provider);
+    } else {
+      EXPECT_THAT(std::string(forced.status().message()), HasSubstr("no backward pass"));
+    }
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(TrainingProviderOf("fa4").status()));
 }
 
 }  // namespace

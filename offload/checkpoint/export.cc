@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/checkpoint/manifest.h"
 #include "offload/checkpoint/strict_json.h"
+#include "offload/model/model_layout.h"
 
 namespace strata {
 namespace {
@@ -415,6 +417,32 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(absl::string_view text) {
   return config;
 }
 
+absl::StatusOr<ModelConfig> ModelOf(const CheckpointReader& reader) {
+  const std::string place = absl::StrCat(reader.path(), "/", kManifestName, ": \"model\"");
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromJson(reader.manifest().model_json), place);
+  const absl::StatusOr<ModelLayout> layout = BuildModelLayout(config, DType::kF32, 1, config.max_seq);
+  if (!layout.ok()) return absl::DataLossError(absl::StrCat(place, ": ", layout.status().message()));
+  std::map<std::string, std::vector<int64_t>> stored;
+  for (CheckpointReader::Tensor& tensor : reader.Tensors(StateClass::kMaster))
+    stored[tensor.name] = std::move(tensor.shape);
+  for (const ParamUnit& unit : layout->units) {
+    for (const TensorInfo& tensor : unit.tensors) {
+      const auto found = stored.find(tensor.name);
+      if (found == stored.end() || found->second != tensor.shape) {
+        return absl::DataLossError(absl::StrCat(
+            place, " asks for tensor ", tensor.name, " of shape ", FormatShape(tensor.shape),
+            ", \"tensors\" has ", found == stored.end() ? "none of that name" : FormatShape(found->second)));
+      }
+      stored.erase(found);
+    }
+  }
+  if (!stored.empty()) {
+    return absl::DataLossError(
+        absl::StrCat(place, " has no tensor ", stored.begin()->first, ", which \"tensors\" has"));
+  }
+  return config;
+}
+
 absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view text) {
   STRATA_ASSIGN_OR_RETURN(const json root, ParseStrictJson(text));
   if (!root.is_object()) return absl::InvalidArgumentError("is not a JSON object");
@@ -486,9 +514,8 @@ absl::Status ExportHuggingFace(FileOps& ops, const std::string& checkpoint_dir, 
   while (out.size() > 1 && out.back() == '/') out.pop_back();
   if (out.empty()) return absl::InvalidArgumentError("the output folder has no name");
   STRATA_RETURN_IF_ERROR(CheckFree(out));
-  STRATA_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(checkpoint_dir));
-  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromJson(reader->manifest().model_json),
-                          "model of ", checkpoint_dir);
+  STRATA_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(checkpoint_dir, options.digest));
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelOf(*reader));
   if (options.bytes_tokenizer && config.vocab < 256) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model's vocab is ", config.vocab, ": too small for the tokenizer \"bytes\""));

@@ -19,6 +19,8 @@
 
 namespace strata {
 
+class CheckpointReader;
+
 // Manifest::model_json: the fields of ModelConfig under their own names ("architecture": "gpt2", ...).
 std::string ModelConfigToJson(const ModelConfig& config);
 // kDataLoss, naming the field, for anything that ModelConfigToJson does not write.
@@ -30,18 +32,24 @@ absl::StatusOr<ModelConfig> ModelConfigFromJson(absl::string_view json);
 absl::StatusOr<ModelConfig> ParseHuggingFaceConfig(absl::string_view json);
 absl::StatusOr<std::string> HuggingFaceConfig(const ModelConfig& config, StoredType weights);
 
+// The model that the checkpoint's weights are of. kDataLoss, naming the field and the tensor, unless these
+// are that model's tensors by name and shape: nothing but its digest tells that a manifest was edited by
+// hand, and for a folder that a person names it is not known.
+absl::StatusOr<ModelConfig> ModelOf(const CheckpointReader& reader);
+
 struct ExportOptions {
   // kBF16, kF16 or kF32. Absent: what the training computed in ("precision" of TrainingState::extra_json), or
   // kBF16.
   std::optional<StoredType> weights;
   bool bytes_tokenizer = true;  // Write tokenizer.json for the tokenizer "bytes" (vocab >= 256).
+  std::string digest;           // Of the checkpoint's manifest, if not empty; else kDataLoss.
 };
 
 // Writes the master weights of the checkpoint at `checkpoint_dir` (its model_json must be
-// ModelConfigToJson's) as the folder `out_dir`: config.json, generation_config.json, model.safetensors and
-// for the bytes tokenizer tokenizer.json and tokenizer_config.json. Written beside it as
-// <out_dir>.strata-export-tmp and renamed, so out_dir is there in full or not at all. kAlreadyExists for an
-// out_dir that is not empty.
+// ModelConfigToJson's of their model: ModelOf) as the folder `out_dir`: config.json, generation_config.json,
+// model.safetensors and for the bytes tokenizer tokenizer.json and tokenizer_config.json. Written beside it
+// as <out_dir>.strata-export-tmp and renamed, so out_dir is there in full or not at all. kAlreadyExists for
+// an out_dir that is not empty.
 absl::Status ExportHuggingFace(FileOps& ops, const std::string& checkpoint_dir, const std::string& out_dir,
                                const ExportOptions& options = {});
 

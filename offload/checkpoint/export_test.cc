@@ -328,6 +328,43 @@ TEST_F(ExportTest, DamageEndsInNoFolder) {
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/out.strata-export-tmp"));
 }
 
+TEST_F(ExportTest, AnEditedManifestIsDamage) {
+  const std::string checkpoint = Checkpoint(Llama());
+  const std::string path = checkpoint + "/" + kManifestName;
+  const std::string bytes = *ReadFile(path, kManifestLimitBytes);
+  const auto edit = [&](const std::string& from, const std::string& to) {
+    const size_t at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    Put(path, std::string(bytes).replace(at, from.size(), to));
+  };
+  const auto refused = [&](const ExportOptions& options = {}) {
+    const absl::Status status = ExportHuggingFace(FileOps::Real(), checkpoint, folder_ + "/out", options);
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_FALSE(std::filesystem::exists(folder_ + "/out"));
+    return std::string(status.message());
+  };
+  for (const auto& [from, to, told] : {
+           std::tuple("\"layers\":2", "\"layers\":3", "tensor model.layers.2."),
+           std::tuple("\"layers\":2", "\"layers\":1", "has no tensor model.layers.1."),
+           std::tuple("\"vocab\":256", "\"vocab\":512", "model.embed_tokens.weight of shape [512, 48]"),
+           std::tuple("\"kv_heads\":2", "\"kv_heads\":3", "self_attn.k_proj.weight"),
+           std::tuple("\"ffn\":64", "\"ffn\":32", "\"tensors\" has [64, 48]"),
+           std::tuple("\"tied_head\":false", "\"tied_head\":true", "has no tensor lm_head.weight"),
+           std::tuple("\"llama\"", "\"gpt2\"", "\"model\""),
+       }) {
+    edit(from, to);
+    const std::string message = refused();
+    EXPECT_NE(message.find(told), std::string::npos) << message;
+    EXPECT_NE(message.find("manifest.json: \"model\""), std::string::npos) << message;
+  }
+  // What no shape tells, the digest does.
+  edit("\"norm_eps\":1e-06", "\"norm_eps\":1e-05");
+  EXPECT_NE(refused({.digest = Sha256Hex(bytes)}).find("digest"), std::string::npos);
+  Put(path, bytes);
+  EXPECT_TRUE(
+      ExportHuggingFace(FileOps::Real(), checkpoint, folder_ + "/out", {.digest = Sha256Hex(bytes)}).ok());
+}
+
 TEST_F(ExportTest, NamesMayDifferAndShapesMayNot) {
   // As GPT2Model (not GPT2LMHeadModel) saves: no prefix, buffers among the weights, the head beside the
   // embedding.

@@ -1,5 +1,6 @@
 // A plugin for tests: FakeCuda and the CPU's math behind the symbol of libstrata_cuda.so. STRATA_FAKE_CUDA
-// chooses what is wrong with it: "null", "abi", "driver", "kernels", "oom"; nothing else.
+// chooses what is wrong with it: "null", "abi", "driver", "kernels", "oom", "old" (a GPU without fp8);
+// nothing else.
 #include <cstdlib>
 #include <string>
 
@@ -21,7 +22,8 @@ strata::FakeCuda& Cuda() {
   static strata::FakeCuda* const cuda =
       new strata::FakeCuda({.order = strata::FakeCudaOptions::Order::kRandom,
                             .devices = Wrong("driver") ? 0 : 1,
-                            .memory_bytes = Wrong("oom") ? 4096 : int64_t{320} << 20});
+                            .memory_bytes = Wrong("oom") ? 4096 : int64_t{320} << 20,
+                            .major = Wrong("old") ? 8 : 9});
   return *cuda;
 }
 

@@ -1,5 +1,8 @@
 #include "proto/job_spec/violation.h"
 
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace strata {
@@ -24,6 +27,17 @@ void SourceMap::Locate(std::vector<FieldViolation>& violations) const {
     violation.line = position.line;
     violation.column = position.column;
   }
+}
+
+FieldViolation ViolationOf(absl::string_view message) {
+  const size_t colon = std::min(message.find(": "), message.size());
+  const absl::string_view field = message.substr(0, colon);
+  const bool is_path = colon < message.size() && !field.empty() && absl::ascii_isalpha(field[0]) &&
+                       std::all_of(field.begin(), field.end(), [](char c) {
+                         return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '[' || c == ']';
+                       });
+  if (!is_path) return {.description = std::string(message)};
+  return {.field = std::string(field), .description = std::string(message.substr(colon + 2))};
 }
 
 std::string FormatViolations(const std::string& file, const std::vector<FieldViolation>& violations) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+
 namespace strata {
 
 struct FieldViolation {
@@ -33,6 +35,10 @@ class SourceMap {
  private:
   std::map<std::string, Position> positions_;
 };
+
+// What a planner refuses is wrong with the job: its messages begin with the field's path ("model.from: ...");
+// one that does not is of the file as a whole.
+FieldViolation ViolationOf(absl::string_view message);
 
 // One line per violation: "job.yaml:12:9: training.optimizer.lr: must be above 0 ...". A place that is not
 // known is left out, as is an empty `file`.

@@ -38,10 +38,10 @@ v1::ResourceRequest LimitsOf(const Worker& worker) {
 }
 
 // Two workers are never measured to be equally fast, so in effect each that was measured is its own class.
-std::string CapacityClass(const v1::ResourceRequest& limits) {
-  const std::string machine = limits.machine().SerializeAsString();
-  return absl::StrCat(limits.device_bytes(), "/", limits.host_bytes(), "/", limits.nvme_bytes(), "/",
-                      Crc32c(machine.data(), machine.size()));
+std::string CapacityClass(const Worker& worker) {
+  const std::string machine = worker.capacity.machine().SerializeAsString();
+  return absl::StrCat(worker.total.device_bytes, "/", worker.total.host_bytes, "/", worker.total.nvme_bytes,
+                      "/", Crc32c(machine.data(), machine.size()), "/", WhyNoFp8(worker.capacity));
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions options, Clock& clock,
@@ -380,7 +380,7 @@ void Coordinator::RunSchedule() {
   ScheduleResult result = Schedule(
       table_, workers_, [this](const Job& job, const Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         const Live& live = live_[job.uid];
-        const auto plan = live.plans.find(CapacityClass(LimitsOf(worker)));
+        const auto plan = live.plans.find(CapacityClass(worker));
         return plan == live.plans.end() ? nullptr : plan->second;
       });
   missing_plans_ = std::move(result.missing);
@@ -413,6 +413,7 @@ void Coordinator::MakeMissingPlans() {
     v1::JobSpec spec;
     Resources total;
     v1::ResourceRequest limits;
+    std::string why_no_fp8;
     std::shared_ptr<v1::JobPlan> plan;
   };
   std::vector<Missing> todo;
@@ -422,14 +423,13 @@ void Coordinator::MakeMissingPlans() {
       const JobPtr job = table_.Find(uid);
       const auto worker = workers_.find(worker_id);
       if (job == nullptr || worker == workers_.end()) continue;
-      v1::ResourceRequest limits = LimitsOf(worker->second);
-      std::string capacity_class = CapacityClass(limits);
+      std::string capacity_class = CapacityClass(worker->second);
       const auto same = [&, &uid = uid](const Missing& other) {
         return other.uid == uid && other.capacity_class == capacity_class;
       };
       if (std::any_of(todo.begin(), todo.end(), same)) continue;
-      todo.push_back(
-          {uid, std::move(capacity_class), job->spec, worker->second.total, std::move(limits), nullptr});
+      todo.push_back({uid, std::move(capacity_class), job->spec, worker->second.total,
+                      LimitsOf(worker->second), WhyNoFp8(worker->second.capacity), nullptr});
       if (todo.size() == kPlansPerTick) break;
     }
     missing_plans_.clear();
@@ -441,6 +441,7 @@ void Coordinator::MakeMissingPlans() {
     if (plan.ok()) {
       *missing.plan = *std::move(plan);
       RefuseBeyondCapacity(*missing.plan, missing.total);
+      RefuseWithoutFp8(*missing.plan, missing.spec, missing.why_no_fp8);
     } else {
       v1::Shortfall* shortfall = missing.plan->add_shortfalls();
       shortfall->set_resource("plan");

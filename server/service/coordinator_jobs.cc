@@ -11,6 +11,7 @@
 #include "common/bytes.h"
 #include "common/random_hex.h"
 #include "common/status.h"
+#include "proto/job_spec/violation.h"
 #include "server/service/coordinator.h"
 #include "server/service/names.h"
 #include "server/store/job_codec.h"
@@ -77,16 +78,12 @@ std::string IdFromName(const std::string& name) {
   return id.empty() ? "job" : id;
 }
 
-// What the planner refuses is wrong with the job; its messages begin with the field's path.
 absl::Status PlannerError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kUnavailable)
     return status;
-  const absl::string_view message = status.message();
-  const size_t colon = message.find(": ");
-  const bool path =
-      colon != absl::string_view::npos && message.substr(0, colon).find(' ') == absl::string_view::npos;
-  return InvalidSpec({{path ? std::string(message.substr(0, colon)) : "spec",
-                       std::string(path ? message.substr(colon + 2) : message)}});
+  FieldViolation violation = ViolationOf(status.message());
+  return InvalidSpec(
+      {{violation.field.empty() ? "spec" : std::move(violation.field), std::move(violation.description)}});
 }
 
 // The budget of a resource that the job leaves to the worker: raising it in the job file would change
@@ -101,6 +98,10 @@ absl::Status Unsatisfiable(const v1::JobSpec& spec, const v1::JobPlan& plan) {
   ErrorMetadata metadata;
   for (int i = 0; i < std::min(plan.shortfalls_size(), 4); ++i) {
     const v1::Shortfall& shortfall = plan.shortfalls(i);
+    if (shortfall.requested() == 0) {  // No matter of bytes.
+      absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), ": ", shortfall.remedy());
+      continue;
+    }
     absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), " needs ",
                     FormatBytes(shortfall.requested()), " (", shortfall.requested(), " bytes), there is ",
                     FormatBytes(shortfall.total()), " (", shortfall.total(), " bytes)",
@@ -206,6 +207,7 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     std::string name;
     Resources total;
     v1::ResourceRequest limits;
+    std::string why_no_fp8;
   };
   std::vector<Class> order;
   {
@@ -214,9 +216,10 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     for (const auto& [id, worker] : workers_) {
       if (worker.state != WorkerState::kReady && worker.state != WorkerState::kQuarantined) continue;
       if (!only_worker.empty() && id != only_worker) continue;
-      v1::ResourceRequest limits = LimitsOf(worker);
-      std::string name = CapacityClass(limits);
-      if (seen.insert(name).second) order.push_back({std::move(name), worker.total, std::move(limits)});
+      std::string name = CapacityClass(worker);
+      if (seen.insert(name).second) {
+        order.push_back({std::move(name), worker.total, LimitsOf(worker), WhyNoFp8(worker.capacity)});
+      }
     }
   }
   if (order.empty()) {
@@ -235,6 +238,7 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     absl::StatusOr<v1::JobPlan> plan = planner_(spec, order[i].limits);
     if (!plan.ok()) return PlannerError(plan.status());
     RefuseBeyondCapacity(*plan, order[i].total);
+    RefuseWithoutFp8(*plan, spec, order[i].why_no_fp8);
     if (plans != nullptr) (*plans)[order[i].name] = std::make_shared<const v1::JobPlan>(*plan);
     if (plan->fits()) return plan;
     if (!first) first = *std::move(plan);

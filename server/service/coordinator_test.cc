@@ -80,6 +80,29 @@ TEST_F(CoordinatorTest, AJobThatFitsNowhereIsRefusedWithNumbersAndNothingIsCreat
   EXPECT_EQ(coordinator_->ListJobs({})->jobs_size(), 0);
 }
 
+TEST_F(CoordinatorTest, AJobInFp8GoesToAWorkerThatMultipliesInIt) {
+  v1::RegisterRequest old_gpu;
+  old_gpu.set_worker_id("old");
+  old_gpu.set_incarnation(1);
+  *old_gpu.mutable_capacity() = CapacityOf(100);
+  old_gpu.set_checkpoint_root("/ckpt");
+  v1::Rung& rung = *old_gpu.mutable_capacity()->add_ladder();
+  rung.set_rung("fp8");
+  rung.set_chosen("none");
+  rung.set_why("it has compute capability 7.5: use training.precision: bf16");
+  ASSERT_TRUE(coordinator_->Register(old_gpu, CallContext()).ok());
+  v1::JobSpec spec = Spec();
+  ASSERT_TRUE(Create("bf16", spec).ok());
+  spec.mutable_training()->set_precision(v1::PRECISION_FP8);
+  const absl::Status refused = Create("fp8", spec).status();
+  EXPECT_EQ(ReasonOf(refused), "UNSATISFIABLE");
+  EXPECT_EQ(refused.message(),
+            "the job does not fit: fp8: it has compute capability 7.5: use training.precision: bf16");
+  ASSERT_TRUE(Register("new", 1).ok());
+  ASSERT_TRUE(Create("fp8", spec).ok());
+  EXPECT_EQ(Get("fp8").status().tasks(0).worker(), "new");
+}
+
 TEST_F(CoordinatorTest, AJobThatFitsLaterWaitsWithNumbers) {
   ASSERT_TRUE(Register("w1", 1, 50).ok());
   ASSERT_TRUE(Create("a", Spec(30 * kMiB)).ok());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -28,66 +29,136 @@ CREATE INDEX rows_by_arrival ON rows(uid, sequence);
 
 constexpr int32_t kPageRows = 1000;
 
-// One series, thinned as it grows: beyond twice the limit neighbours are merged, so a bucket covers 1, 2, 4
-// ... rows.
+// All series of a query, thinned together as they grow: a bucket covers 1, 2, 4 ... rows, and every series
+// shows its value at the bucket's step, so that what is left of the series are the same steps. That step is
+// the last of those with the most series, families (stall_ms.CAUSE) not counted: a row leaves out their
+// zeros. Another series that has no value there shows its own last one. The newest row stays by itself: it is
+// what people look for first.
 class Thinner {
  public:
-  explicit Thinner(size_t max_points) : max_points_(std::max<size_t>(1, max_points)) {}
+  explicit Thinner(size_t max_points) : buckets_max_(std::max<size_t>(1, max_points) - 1) {}
 
-  void Add(const v1::MetricRow& row, double value) {
-    if (in_last_ == width_ || points_.empty()) {
-      if (points_.size() >= 2 * max_points_) Halve();
-      if (in_last_ == width_ || points_.empty()) {
-        points_.push_back(MakePoint(row, value));
-        in_last_ = 1;
-        return;
-      }
+  void Add(const v1::MetricRow& row, const std::vector<std::string>& wanted) {
+    Bucket bucket;
+    bucket.at = {.step = row.step(), .attempt = row.attempt(), .time = row.time()};
+    for (const auto& [name, value] : row.values()) {
+      if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+      const size_t index = index_.try_emplace(name, series_.size()).first->second;
+      if (index == series_.size()) series_.push_back({.family = name.find('.') != std::string::npos});
+      ++series_[index].values;
+      if (!series_[index].family) ++bucket.series_at;
+      Point& point = bucket.points[index] = bucket.at;
+      point.value = point.min = point.max = value;
     }
-    Merge(points_.back(), MakePoint(row, value));
-    ++in_last_;
+    if (bucket.points.empty()) return;
+    if (newest_) Push(*std::move(newest_));
+    newest_ = std::move(bucket);
   }
 
-  void Finish(v1::Series& series) {
-    while (points_.size() > max_points_) Halve();
-    series.set_downsampled(width_ > 1);
-    series.mutable_points()->Assign(points_.begin(), points_.end());
+  void Finish(v1::QueryMetricsResponse& response) {
+    while (buckets_.size() > std::max<size_t>(1, buckets_max_)) Halve();
+    if (buckets_.size() > buckets_max_) {
+      newest_->series_at = series_.size();  // The only point.
+      *newest_ = Merge(std::move(buckets_[0]), *std::move(newest_));
+      buckets_.clear();
+    }
+    if (newest_) buckets_.push_back(*std::move(newest_));
+    for (const auto& [name, index] : index_) {
+      v1::Series& out = *response.add_series();
+      out.set_name(name);
+      for (const Bucket& bucket : buckets_) {
+        const auto point = bucket.points.find(index);
+        if (point == bucket.points.end()) continue;
+        *out.add_points() =
+            ToProto(point->second, series_[index].family && point->second.rows < bucket.at.rows);
+      }
+      out.set_downsampled(out.points_size() < series_[index].values);
+    }
   }
 
  private:
-  static v1::Point MakePoint(const v1::MetricRow& row, double value) {
+  struct Series {
+    bool family = false;
+    int64_t values = 0;
+  };
+  // A v1::Point of half its size: there may be a million.
+  struct Point {
+    int64_t step = 0;
+    int32_t attempt = 0;
+    google::protobuf::Timestamp time;
+    double value = 0, min = 0, max = 0;
+    int64_t rows = 1;  // that have a value
+  };
+  struct Bucket {
+    Point at;              // where it is, without a value
+    size_t series_at = 0;  // how many series have one there
+    std::map<size_t, Point> points;
+  };
+
+  static v1::Point ToProto(const Point& from, bool with_zeros) {
     v1::Point point;
-    point.set_step(row.step());
-    point.set_value(value);
-    point.set_attempt(row.attempt());
-    if (row.has_time()) *point.mutable_time() = row.time();
-    point.set_min(value);
-    point.set_max(value);
+    point.set_step(from.step);
+    point.set_value(from.value);
+    point.set_attempt(from.attempt);
+    if (from.time.seconds() != 0) *point.mutable_time() = from.time;
+    point.set_min(with_zeros ? std::min(from.min, 0.0) : from.min);
+    point.set_max(with_zeros ? std::max(from.max, 0.0) : from.max);
     return point;
   }
-  static void Merge(v1::Point& into, const v1::Point& next) {
-    const double low = std::min(into.min(), next.min());
-    const double high = std::max(into.max(), next.max());
-    into = next;
-    into.set_min(low);
-    into.set_max(high);
-  }
-  void Halve() {
-    const bool odd = points_.size() % 2 == 1;
-    for (size_t i = 0; i + 1 < points_.size(); i += 2) {
-      v1::Point merged = points_[i];
-      Merge(merged, points_[i + 1]);
-      points_[i / 2] = std::move(merged);
+
+  // Of two neighbours, `a` the earlier.
+  Bucket Merge(Bucket a, Bucket b) const {
+    const bool later = b.series_at >= a.series_at;
+    Bucket& shown = later ? b : a;
+    Bucket& other = later ? a : b;
+    shown.at.rows += other.at.rows;
+    for (const auto& [index, point] : other.points) {
+      const auto [found, absent] = shown.points.try_emplace(index, point);
+      Point& kept = found->second;
+      if (absent && series_[index].family) {
+        kept.step = shown.at.step;
+        kept.attempt = shown.at.attempt;
+        kept.time = shown.at.time;
+        kept.value = 0;
+      }
+      if (absent) continue;
+      const Point before = kept;
+      if (kept.step != shown.at.step && point.step > kept.step) kept = point;
+      kept.min = std::min(before.min, point.min);
+      kept.max = std::max(before.max, point.max);
+      kept.rows = before.rows + point.rows;
     }
-    if (odd) points_[points_.size() / 2] = points_.back();
-    in_last_ = odd ? in_last_ : width_ + in_last_;
-    points_.resize((points_.size() + 1) / 2);
+    return std::move(shown);
+  }
+
+  void Push(Bucket bucket) {
+    if (!buckets_.empty() && buckets_.back().at.rows < width_) {
+      buckets_.back() = Merge(std::move(buckets_.back()), std::move(bucket));
+      return;
+    }
+    // Beyond twice the limit neighbours are merged.
+    if (buckets_.size() >= 2 * std::max<size_t>(1, buckets_max_)) Halve();
+    buckets_.push_back(std::move(bucket));
+  }
+
+  // All buckets are full and of an even number, except in Finish.
+  void Halve() {
+    size_t kept = 0;
+    for (size_t i = 0; i < buckets_.size(); i += 2) {
+      Bucket merged = i + 1 < buckets_.size() ? Merge(std::move(buckets_[i]), std::move(buckets_[i + 1]))
+                                              : std::move(buckets_[i]);
+      buckets_[kept++] = std::move(merged);
+    }
+    buckets_.resize(kept);
     width_ *= 2;
   }
 
-  const size_t max_points_;
-  std::vector<v1::Point> points_;
-  int64_t width_ = 1;    // rows per full bucket
-  int64_t in_last_ = 0;  // rows in the last one
+  const size_t buckets_max_;  // beside the newest row
+  std::vector<Bucket> buckets_;
+  std::optional<Bucket> newest_;
+  int64_t width_ = 1;  // rows per full bucket
+  std::map<std::string, size_t> index_;
+  std::vector<Series> series_;
 };
 
 }  // namespace
@@ -155,7 +226,7 @@ absl::StatusOr<int64_t> MetricStore::LastStep(const std::string& uid) {
 
 absl::StatusOr<v1::QueryMetricsResponse> MetricStore::Query(const std::string& uid,
                                                             const MetricQuery& query) {
-  std::map<std::string, Thinner> series;
+  Thinner thinner(query.max_points);
   const int64_t max_step = query.max_step == 0 ? INT64_MAX : query.max_step;
   int64_t step = query.min_step;  // the page starts after (step, attempt) in the order of the index
   int64_t attempt = INT64_MAX;
@@ -182,24 +253,14 @@ absl::StatusOr<v1::QueryMetricsResponse> MetricStore::Query(const std::string& u
     for (const v1::MetricRow& row : page) {
       if (!query.include_superseded && row.step() == last_step) continue;
       last_step = row.step();
-      for (const auto& [name, value] : row.values()) {
-        if (!query.series.empty() &&
-            std::find(query.series.begin(), query.series.end(), name) == query.series.end()) {
-          continue;
-        }
-        series.try_emplace(name, query.max_points).first->second.Add(row, value);
-      }
+      thinner.Add(row, query.series);
     }
     if (page.size() < kPageRows) break;
     step = page.back().step();
     attempt = page.back().attempt();
   }
   v1::QueryMetricsResponse response;
-  for (auto& [name, thinner] : series) {
-    v1::Series& out = *response.add_series();
-    out.set_name(name);
-    thinner.Finish(out);
-  }
+  thinner.Finish(response);
   return response;
 }
 

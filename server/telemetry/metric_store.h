@@ -40,8 +40,9 @@ class MetricStore {
   // The highest step any row of the job has; 0 without rows.
   absl::StatusOr<int64_t> LastStep(const std::string& uid);
   // Rank 0. Where a later attempt did a step again only its row counts, unless superseded ones are asked for.
-  // A series with more than max_points is thinned to buckets with their last value, minimum and maximum;
-  // memory stays bounded by max_points however many rows there are.
+  // More than max_points steps are thinned, for all series alike: a bucket of neighbouring steps has of every
+  // series its value at one of them, minimum and maximum. Memory stays bounded by max_points however many
+  // rows there are.
   absl::StatusOr<v1::QueryMetricsResponse> Query(const std::string& uid, const MetricQuery& query);
 
  private:

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -110,6 +113,45 @@ TEST_F(TelemetryTest, LongSeriesAreThinnedAndKeepTheirExtremes) {
     }
     EXPECT_EQ(low, -5);
     EXPECT_EQ(high, 1e6);
+  }
+}
+
+TEST_F(TelemetryTest, ThinnedSeriesKeepTheSameSteps) {
+  std::vector<v1::MetricRow> rows;
+  for (int step = 1; step <= 3000; ++step) {
+    v1::MetricRow row = Row(step, step);
+    auto& values = *row.mutable_values();
+    if (step > 1) values["tokens_per_s"] = step;  // One step behind the others.
+    if (step % 250 == 0) values["eval_loss"] = step;
+    if (step % 3 == 0) values["stall_ms.slots"] = step;  // Zeros are left out.
+    rows.push_back(row);
+  }
+  ASSERT_TRUE(metrics().Append(rows).ok());
+  for (const int32_t max_points : {1, 2, 7, 100, 1000}) {
+    MetricQuery query;
+    query.max_points = max_points;
+    std::map<std::string, std::set<int64_t>> steps;
+    const v1::QueryMetricsResponse response = *metrics().Query("u", query);
+    for (const v1::Series& series : response.series()) {
+      EXPECT_LE(series.points_size(), max_points);
+      for (const v1::Point& point : series.points()) {
+        steps[series.name()].insert(point.step());
+        if (series.name() != "stall_ms.slots" || point.step() % 3 == 0) {
+          EXPECT_EQ(point.value(), point.step());
+          continue;
+        }
+        EXPECT_EQ(point.value(), 0);
+        EXPECT_EQ(point.min(), 0);
+        EXPECT_GT(point.max(), 0);
+      }
+    }
+    EXPECT_EQ(steps["stall_ms.slots"], steps["loss"]) << max_points;
+    EXPECT_TRUE(steps["loss"].contains(3000));
+    EXPECT_EQ(steps["tokens_per_s"], steps["loss"]) << max_points;
+    EXPECT_TRUE(std::includes(steps["loss"].begin(), steps["loss"].end(), steps["eval_loss"].begin(),
+                              steps["eval_loss"].end()))
+        << max_points;
+    EXPECT_EQ(steps["eval_loss"].size(), std::min<size_t>(12, steps["loss"].size())) << max_points;
   }
 }
 

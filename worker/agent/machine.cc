@@ -219,6 +219,13 @@ absl::StatusOr<Machine> InspectMachine(const AgentOptions& options) {
                           OfferedLadder(options.nvme_paths, {accelerator, machine.why_no_gpu}),
                           "--nvme-path");
   for (const Rung& rung : ladder) *capacity.add_ladder() = ToProto(rung);
+  const absl::Status fp8 = accelerator == nullptr ? absl::OkStatus() : accelerator->CheckFp8();
+  if (!fp8.ok()) {
+    v1::Rung& rung = *capacity.add_ladder();
+    rung.set_rung("fp8");
+    rung.set_chosen("none");
+    rung.set_why(std::string(fp8.message()));
+  }
   MeasureSpeeds(options, accelerator, &machine);
   // Trainers have processes of their own: nothing of the GPU stays with this one.
   if (accelerator != nullptr) STRATA_RETURN_IF_ERROR(accelerator->Release());

@@ -55,10 +55,9 @@ absl::StatusOr<std::vector<std::vector<std::byte>>> LoadUnits(CheckpointReader& 
 }  // namespace
 
 absl::Status Generate(const GenerateOptions& options, const std::function<void(absl::string_view)>& emit) {
-  STRATA_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(options.checkpoint));
+  STRATA_ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(options.checkpoint, options.digest));
   const Manifest& manifest = reader->manifest();
-  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelConfigFromJson(manifest.model_json),
-                          options.checkpoint);
+  STRATA_ASSIGN_OR_RETURN(const ModelConfig config, ModelOf(*reader));
   const auto extra = nlohmann::json::parse(manifest.state.extra_json, nullptr, false);
   const bool known = extra.is_object() && extra.contains("tokenizer") && extra["tokenizer"].is_string();
   STRATA_ASSIGN_OR_RETURN(const auto tokenizer,

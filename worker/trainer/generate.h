@@ -13,6 +13,7 @@ namespace strata {
 
 struct GenerateOptions {
   std::string checkpoint;  // a step-* folder
+  std::string digest;      // of its manifest, if not empty: another is kDataLoss
   std::string prompt;      // "": a line end
   int64_t max_tokens = 300;
   uint64_t seed = 0;

@@ -536,7 +536,7 @@ bool Trainer::OnStep(const StepResult& result) {
         WithCause(absl::FailedPreconditionError(absl::StrCat(
                       skipped_in_a_row_,
                       " steps in a row (training.max_skipped_steps) had a gradient that is not finite; ",
-                      "in the last, step ", result.step + 1, ", it is that of ", result.bad_tensor, ". ",
+                      "in step ", result.step + 1, ", the last of them, that of ", result.bad_tensor, ". ",
                       NumericAdvice(result.loss_scale))),
                   v1::NUMERIC);
   }

@@ -1,6 +1,6 @@
 // libstrata_cuda.so: everything of CUDA that a program uses, behind one symbol.
 //
-// STRATA_ATTENTION=fa3, fa2, cudnn or fa3-fp8 forces the provider of attention, for comparisons: a job that
+// STRATA_ATTENTION=fa3, fa2 or cudnn forces the provider of attention, for comparisons: a job that
 // it cannot serve fails with the reason.
 #include <cstdlib>
 #include <memory>
@@ -48,11 +48,7 @@ absl::StatusOr<std::unique_ptr<Libraries>> OpenLibraries() {
   // Where the own kernels run there is no need of cuDNN, which takes seconds to load.
   options.cudnn_why_not = "not asked for (STRATA_ATTENTION=cudnn)";
   if (const char* const name = std::getenv("STRATA_ATTENTION"); name != nullptr) {
-    options.forced = AttentionProviderOf(name);
-    if (!options.forced.has_value()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("STRATA_ATTENTION=", name, ": it is fa3, fa2, cudnn or fa3-fp8, or not set"));
-    }
+    STRATA_ASSIGN_OR_RETURN(options.forced, TrainingProviderOf(name), "STRATA_ATTENTION");
     if (*options.forced == AttentionProvider::kCudnn) {
       STRATA_ASSIGN_OR_RETURN(CudnnApi* const cudnn, LoadCudnn());
       STRATA_ASSIGN_OR_RETURN(libraries->cudnn, CudnnAttention::Create(*cudnn));
