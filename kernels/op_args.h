@@ -20,7 +20,8 @@ enum class Fp8 : uint8_t {
 
 // C[m, n] = op(A)[m, k] * op(B)[k, n] (+ C if accumulate) (+ bias[n] if given).
 // A is T, stored [m, k] (or [k, m] when transpose_a); B is T, stored [k, n] (or [n, k] when
-// transpose_b). C is T, or acc when c_is_acc. bias is T. Sums are taken in acc.
+// transpose_b). C is T, or acc when c_is_acc, which goes without bias: libraries add one of C's type only.
+// bias is T. Sums are taken in acc.
 // With fp8, of T = kBF16, A and B are first rounded to a_type and b_type (not both kE5M2), each with its
 // matrix's scale; m, n, k, the leading dimensions of A, B and C are multiples of 16 and the matrices aligned
 // to 16 bytes. An element that is not finite makes what it is a factor of a NaN.

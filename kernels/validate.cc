@@ -76,6 +76,7 @@ absl::Status Validate(DType compute, const GemmArgs& a) {
     return Invalid(shape, "a leading dimension is smaller than its row");
   }
   if (!a.a || !a.b || !a.c) return Invalid(shape, "a pointer is null");
+  if (a.c_is_acc && a.bias) return Invalid(shape, "c_is_acc goes without bias: add it to a C of its type");
   if (a.fp8) return CheckFp8(compute, a, shape);
   return CheckWorkspace(shape, a.workspace, GemmWorkspaceBytes(compute, a.m, a.n, a.k));
 }

@@ -47,7 +47,7 @@ namespace {
 Case GemmCaseOf(Draw& draw, GemmShape s, bool weight_gradient, bool fp8) {
   const bool ta = weight_gradient || draw.Bool(), tb = !weight_gradient && draw.Bool();
   const bool c_is_acc = weight_gradient || draw.Bool(), accumulate = draw.Bool();
-  const bool bias = !weight_gradient && draw.Int(0, 2) == 0;
+  const bool bias = !weight_gradient && draw.Int(0, 2) == 0 && !c_is_acc;
   const auto gap = [&] { return fp8 ? draw.Pick({0, 0, 16, 48}) : draw.Pick({0, 0, 1, 3, 32}); };
   const Fp8 a_type = fp8 && draw.Bool() ? Fp8::kE5M2 : Fp8::kE4M3;
   const Fp8 b_type = fp8 && a_type == Fp8::kE4M3 && draw.Bool() ? Fp8::kE5M2 : Fp8::kE4M3;

@@ -101,6 +101,12 @@ TEST_P(OpsConformanceTest, GemmRefusesBadShapesAndShortWorkspaces) {
   args.workspace = {memory, GemmWorkspaceBytes(backend().compute, 4, 4, 4) - 1};
   EXPECT_EQ(ops().Gemm(nullptr, args).code(), absl::StatusCode::kInvalidArgument);
   args.workspace.bytes += 1;
+  args.c_is_acc = true;
+  args.bias = memory;
+  const absl::Status bias = ops().Gemm(nullptr, args);
+  EXPECT_EQ(bias.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(bias.message().find("c_is_acc goes without bias"), absl::string_view::npos) << bias;
+  args.bias = nullptr;
   args.m = 0;
   EXPECT_EQ(ops().Gemm(nullptr, args).code(), absl::StatusCode::kInvalidArgument);
 }

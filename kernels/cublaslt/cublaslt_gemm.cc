@@ -146,6 +146,7 @@ absl::Status CublasLtGemm::Fp8Gemm(Stream* stream, const Fp8GemmArgs& args) {
     return wrong("leading dimensions are multiples of 16 and at least a row");
   if (args.a_type == Fp8::kE5M2 && args.b_type == Fp8::kE5M2) return wrong("at most one side is e5m2");
   if (args.a_scale == nullptr || args.b_scale == nullptr) return wrong("both scales are needed");
+  if (args.bias != nullptr && args.c_type == DType::kF32) return wrong("a bias comes with c of 16 bits");
   for (const void* pointer : {args.a, args.b, static_cast<const void*>(args.c)}) {
     if (AlignmentOf(pointer) < kFp8Unit) return wrong("matrices are aligned to 16 bytes");
   }
@@ -157,7 +158,7 @@ absl::Status CublasLtGemm::Fp8Gemm(Stream* stream, const Fp8GemmArgs& args) {
   problem.op_b = kOpN;
   problem.accumulate = args.accumulate;
   problem.bias = args.bias != nullptr;
-  problem.bias_type = args.c_type == DType::kF16 ? kR16F : kR16BF;
+  problem.bias_type = TypeOf(args.c_type);
   problem.fast_accumulation = args.fast_accumulation;
   problem.scaled = true;
   problem.workspace_bytes = args.workspace.bytes;

@@ -224,6 +224,8 @@ int FakeCublasLt::Matmul(CublasLtHandle*, CublasLtDesc* opaque, const void* alph
     return kInvalidValue;
   if (IsFp8(la.type) != (desc.a_scale != nullptr)) return kInvalidValue;
   if (IsFp8(la.type) && (desc.op_a != kOpT || desc.op_b != kOpN)) return kNotSupported;
+  // The library's table of types: a bias is of D's.
+  if (desc.epilogue == kEpilogueBias && desc.bias_type != ld.type) return kNotSupported;
   const float scale = IsFp8(la.type) ? *desc.a_scale * *desc.b_scale : 1;
   used.push_back(static_cast<uint32_t>(algo->data[0]));
   const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);

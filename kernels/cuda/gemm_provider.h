@@ -27,7 +27,7 @@ struct Fp8GemmArgs {
   int64_t ldc = 0;
   DType c_type = DType::kBF16;  // kBF16, kF16 or kF32
   bool accumulate = false;
-  const void* bias = nullptr;      // [n] of kBF16 (kF16 with c_type kF16)
+  const void* bias = nullptr;      // [n] of c_type, which is then kBF16 or kF16
   bool fast_accumulation = false;  // sums in fewer bits: for forward passes
   Workspace workspace;
 };

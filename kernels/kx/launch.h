@@ -47,6 +47,14 @@ LaunchStatus Launch(const LaunchConfig& config, void (*kernel)(P...), A&&... arg
 inline LaunchStatus EncodeTensorMap(const TensorMapSpec& spec, TensorMap* map) {
   const std::string wrong = CheckTensorMapSpec(spec);
   if (!wrong.empty()) return {static_cast<int>(cudaErrorInvalidValue), wrong};
+  // The encoder is the driver's, which wants a context on the calling thread: the runtime puts the device's
+  // there with the first call that needs one, and this may be the thread's first.
+  static thread_local bool bound = false;
+  if (!bound) {
+    const LaunchStatus status = FromCuda(cudaFree(nullptr), "cudaFree(nullptr), for a context");
+    if (!status.ok()) return status;
+    bound = true;
+  }
   // libcuda is never linked: a program that were would not start without a driver.
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
