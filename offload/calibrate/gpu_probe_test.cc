@@ -85,6 +85,10 @@ TEST(GpuProbeTest, FindsTheSpeedsOfTheDevice) {
   ExpectSpeed(profile.bf16.forward_gemm.back().rate, 8e12, "forward products");
   ExpectSpeed(profile.bf16.backward_gemm.back().rate, 8e12, "backward products");
   ExpectSpeed(profile.f32.forward_gemm.back().rate, 2e12, "products in fp32");
+  ASSERT_EQ(profile.bf16.fp8_forward_gemm.size(), profile.bf16.forward_gemm.size());
+  ExpectSpeed(profile.bf16.fp8_forward_gemm.back().rate, 8e12, "forward products in fp8");
+  ExpectSpeed(profile.bf16.fp8_backward_gemm.back().rate, 8e12, "backward products in fp8");
+  ExpectSpeed(profile.bf16.dropout_elements_per_second, 1e10, "dropout");
   EXPECT_LE(profile.bf16.attention_flops, 4e12);
   EXPECT_GT(profile.bf16.attention_flops, 1e12);
   ExpectSpeed(profile.bf16.elementwise_bytes_per_second, 4e10, "element-wise");
