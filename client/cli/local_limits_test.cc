@@ -52,6 +52,14 @@ TEST_F(LocalLimitsTest, AutoIsAShareOfTheFreeRamOrOfTheGpusFreeMemory) {
   EXPECT_EQ(LocalLimits(Spec(kGiB, 2 * kGiB), Machine(true), "/").device_bytes(), kGiB);
 }
 
+TEST_F(LocalLimitsTest, AJobThatRequiresGpuDirectLearnsWhyThisMachineHasNone) {
+  v1::JobSpec spec = Spec(kGiB, kGiB);
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "");  // nobody looks
+  spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "no cuFile here");
+  EXPECT_EQ(LocalLimits(spec, Machine(false), "/").why_no_gpudirect(), "there is no GPU");
+}
+
 TEST_F(LocalLimitsTest, BudgetsBeyondTheMachineNameTheTierThatBindsAndWhatSetsTheLimit) {
   EXPECT_TRUE(CheckMemory(Spec(6 * kGiB, 10 * kGiB), Machine(false)).empty());
   EXPECT_EQ(

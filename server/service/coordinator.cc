@@ -22,6 +22,7 @@ constexpr int64_t kSlowStoreNanos = 5'000'000'000;
 constexpr int64_t kDiskFullBytes = 64 << 10;
 constexpr int64_t kLostWorkerKeptNanos = int64_t{3600} * 1'000'000'000;
 constexpr size_t kPlansPerTick = 4;
+constexpr size_t kRungWhyMax = 500;
 constexpr auto kWaitSlice = std::chrono::milliseconds(250);
 
 const char* ReasonOfEvent(const Job& before, const Job& after) {
@@ -34,12 +35,15 @@ const char* ReasonOfEvent(const Job& before, const Job& after) {
 v1::ResourceRequest LimitsOf(const Worker& worker) {
   v1::ResourceRequest limits = ToProto(worker.total);
   if (worker.capacity.has_machine()) *limits.mutable_machine() = worker.capacity.machine();
+  for (const v1::Rung& rung : worker.capacity.ladder()) {
+    if (rung.rung() == "gpudirect") limits.set_why_no_gpudirect(TruncateUtf8(rung.why(), kRungWhyMax));
+  }
   return limits;
 }
 
 // Two workers are never measured to be equally fast, so in effect each that was measured is its own class.
 std::string CapacityClass(const v1::ResourceRequest& limits) {
-  const std::string machine = limits.machine().SerializeAsString();
+  const std::string machine = absl::StrCat(limits.machine().SerializeAsString(), limits.why_no_gpudirect());
   return absl::StrCat(limits.device_bytes(), "/", limits.host_bytes(), "/", limits.nvme_bytes(), "/",
                       Crc32c(machine.data(), machine.size()));
 }

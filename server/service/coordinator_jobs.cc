@@ -100,10 +100,14 @@ absl::Status Unsatisfiable(const v1::JobSpec& spec, const v1::JobPlan& plan) {
   ErrorMetadata metadata;
   for (int i = 0; i < std::min(plan.shortfalls_size(), 4); ++i) {
     const v1::Shortfall& shortfall = plan.shortfalls(i);
-    absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), " needs ",
-                    FormatBytes(shortfall.requested()), " (", shortfall.requested(), " bytes), there is ",
-                    FormatBytes(shortfall.total()), " (", shortfall.total(), " bytes)",
-                    shortfall.remedy().empty() ? "" : ": ", shortfall.remedy(),
+    absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource());
+    // Some things are there or not.
+    if (shortfall.requested() > 0) {
+      absl::StrAppend(&message, " needs ", FormatBytes(shortfall.requested()), " (", shortfall.requested(),
+                      " bytes), there is ", FormatBytes(shortfall.total()), " (", shortfall.total(),
+                      " bytes)");
+    }
+    absl::StrAppend(&message, shortfall.remedy().empty() ? "" : ": ", shortfall.remedy(),
                     IsAuto(spec.memory(), shortfall.resource())
                         ? absl::StrCat("; no worker has more: add one, or give one more with --",
                                        shortfall.resource(), "-bytes")
