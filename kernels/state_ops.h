@@ -56,6 +56,11 @@ class StateOps {
 
   // acc[i] += x[i].
   virtual absl::Status Accumulate(Stream* stream, float* acc, const float* x, int64_t n) = 0;
+
+  // crcs[i] = the CRC-32C (common/crc32c.h) of piece i of `data` (kernels/checksum/pieces.h; JoinPieces joins
+  // them). `data` is aligned to 16 bytes, `bytes` a multiple of kChecksumBlockBytes. `crcs` is host memory,
+  // valid when the stream has reached this call.
+  virtual absl::Status Checksums(Stream* stream, const void* data, int64_t bytes, uint32_t* crcs) = 0;
 };
 
 }  // namespace strata

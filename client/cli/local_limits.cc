@@ -14,6 +14,7 @@
 #include "offload/calibrate/calibrate.h"
 #include "offload/device/cuda_plugin.h"
 #include "offload/io/path_probe.h"
+#include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
 #include "proto/machine/calibration.h"
 #include "proto/machine/machine.h"
@@ -62,9 +63,7 @@ absl::StatusOr<LocalMachine> LookAtMachine(const std::string& bin_dir) {
 }
 
 std::vector<FieldViolation> CheckRequiredGpu(const v1::JobSpec& spec, const std::string& why_no_gpu) {
-  const auto& required = spec.memory().require();
-  if (why_no_gpu.empty() || std::find(required.begin(), required.end(), v1::FEATURE_GPU) == required.end())
-    return {};
+  if (why_no_gpu.empty() || !Requires(spec.memory(), v1::FEATURE_GPU)) return {};
   return {{.field = "memory.require",
            .description = absl::StrCat("gpu cannot be had: ", why_no_gpu,
                                        "; or take gpu out of memory.require, and the job trains on a CPU")}};
@@ -136,6 +135,11 @@ absl::StatusOr<v1::ResourceRequest> LocalLimits(const v1::JobSpec& spec, const L
   // A limit of 0 would say that nothing is known.
   limits.set_nvme_bytes(spec.memory().nvme() > 0 ? spec.memory().nvme()
                                                  : std::max(scratch, kLeastScratchBytes));
+  if (Requires(spec.memory(), v1::FEATURE_GPUDIRECT)) {
+    limits.set_why_no_gpudirect(machine.gpu == nullptr
+                                    ? "there is no GPU"
+                                    : std::string(machine.gpu->gpudirect().status().message()));
+  }
   return limits;
 }
 

@@ -83,6 +83,14 @@ TEST_F(LocalLimitsTest, ScratchInMemoryIsWhatTheBudgetsLeave) {
   EXPECT_LE(LocalLimits(Spec(1 << 20, 1 << 20), small, "/dev/shm", kLocalRunBytes)->nvme_bytes(), 14 << 20);
 }
 
+TEST_F(LocalLimitsTest, AJobThatRequiresGpuDirectLearnsWhyThisMachineHasNone) {
+  v1::JobSpec spec = Spec(kGiB, kGiB);
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "");  // nobody looks
+  spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "no cuFile here");
+  EXPECT_EQ(LocalLimits(spec, Machine(false), "/").why_no_gpudirect(), "there is no GPU");
+}
+
 TEST_F(LocalLimitsTest, BudgetsBeyondTheMachineNameTheTierThatBindsAndWhatSetsTheLimit) {
   EXPECT_TRUE(CheckMemory(Spec(6 * kGiB, 10 * kGiB), Machine(false)).empty());
   EXPECT_EQ(

@@ -157,6 +157,13 @@ TEST(RunViewTest, SaysWhyAJobWaitsOrFailed) {
   EXPECT_EQ(out.Take(),
             "austen-ab12: QUEUED (UNSATISFIABLE): device: needs 1 KiB (1024 bytes), has 1023 B (1023 bytes); "
             "set memory.device to 1KiB\n");
+  // What is there or not has no amounts.
+  shortfall.Clear();
+  shortfall.set_resource("gpudirect");
+  shortfall.set_scope("rank");
+  shortfall.set_remedy("there is no GPU");
+  view.OnJob(job);
+  EXPECT_EQ(out.Take(), "austen-ab12: QUEUED (UNSATISFIABLE): gpudirect per rank: there is no GPU\n");
   job.mutable_status()->set_state(v1::Job::FAILED);
   job.mutable_status()->mutable_last_failure()->set_cause(v1::DEVICE_OOM);
   job.mutable_status()->mutable_last_failure()->set_message("arena is full");

@@ -45,15 +45,15 @@ std::string StepText(const v1::Progress& progress) {
 }
 
 std::string ShortfallText(const v1::Shortfall& shortfall) {
-  if (shortfall.requested() == 0)  // No matter of bytes.
-    return absl::StrCat(shortfall.resource(), ": ", shortfall.remedy());
+  // Some things are there or not.
+  if (shortfall.requested() == 0) return absl::StrCat(shortfall.resource(), ": ", shortfall.remedy());
   const bool count = shortfall.resource() == "workers";
   const auto amount = [&](int64_t value) { return count ? absl::StrCat(value) : FormatBytes(value); };
-  std::string text = absl::StrCat(shortfall.resource(),
-                                  shortfall.scope().empty()     ? ""
-                                  : shortfall.scope() == "rank" ? " per rank"
-                                                                : absl::StrCat(" of ", shortfall.scope()),
-                                  ": needs ", amount(shortfall.requested()));
+  std::string text = absl::StrCat(shortfall.resource(), shortfall.scope().empty() ? ""
+                                                        : shortfall.scope() == "rank"
+                                                            ? " per rank"
+                                                            : absl::StrCat(" of ", shortfall.scope()));
+  absl::StrAppend(&text, ": needs ", amount(shortfall.requested()));
   if (!count) absl::StrAppend(&text, " (", shortfall.requested(), " bytes)");
   absl::StrAppend(&text, ", has ", amount(shortfall.total()));
   if (!count) absl::StrAppend(&text, " (", shortfall.total(), " bytes)");

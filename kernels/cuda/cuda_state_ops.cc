@@ -8,6 +8,7 @@
 #include "common/checked.h"
 #include "common/mutex.h"
 #include "common/status.h"
+#include "kernels/checksum/launch.h"
 #include "kernels/cuda/launch_error.h"
 #include "kernels/optimizer/check.h"
 #include "kernels/state/launch.h"
@@ -48,6 +49,11 @@ class CudaStateOps final : public StateOps {
   absl::Status Accumulate(Stream* stream, float* acc, const float* x, int64_t n) override {
     STRATA_RETURN_IF_ERROR(CheckElements("Accumulate", n));
     return ToStatus("Accumulate", gpu::Accumulate(stream, acc, x, n));
+  }
+
+  absl::Status Checksums(Stream* stream, const void* data, int64_t bytes, uint32_t* crcs) override {
+    STRATA_RETURN_IF_ERROR(CheckChecksumRange("Checksums", data, bytes));
+    return ToStatus("Checksums", gpu::Checksums(stream, data, bytes, crcs));
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/conformance/harness.h"
 #include "kernels/cuda/device_array.h"
 #include "kernels/optimizer/cpu_state_ops.h"
@@ -228,7 +229,26 @@ TEST_P(CudaStateOpsTest, BatchesOfALongRangeJoinTheSameTree) {
   }
 }
 
+TEST_P(CudaStateOpsTest, ChecksumsAreTheHosts) {
+  Draw draw(106);
+  for (const int64_t bytes : {int64_t{0}, kChecksumBlockBytes, 3 * kChecksumBlockBytes, kChecksumPieceBytes,
+                              kChecksumPieceBytes + 2 * kChecksumBlockBytes}) {
+    std::vector<uint32_t> words(bytes / 4);
+    for (uint32_t& word : words) word = static_cast<uint32_t>(draw.Int(0, 0xffffffff));
+    std::vector<uint32_t> expected(ChecksumPieces(bytes));
+    ASSERT_TRUE(cpu_->Checksums(nullptr, words.data(), bytes, expected.data()).ok());
+    DeviceArray<uint32_t> device_words("data", words, RangeKind::kInput, 4 * draw.Int(0, 1));
+    DeviceArray<uint32_t> crcs("crcs", static_cast<int64_t>(expected.size()), RangeKind::kOutput);
+    const absl::Status status = ops_->Checksums(nullptr, device_words.data(), bytes, crcs.data());
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(crcs.Values(), expected) << bytes;
+  }
+}
+
 TEST_P(CudaStateOpsTest, RefusesWhatCannotBe) {
+  EXPECT_EQ(ops_->Checksums(nullptr, nullptr, 4095, nullptr).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ops_->Checksums(nullptr, reinterpret_cast<void*>(8), 4096, nullptr).code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops_->AdamW(nullptr, {.n = 0, .step = 0}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops_->AdamW(nullptr, {.n = -1}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops_->AdamW8(nullptr, {.n = 0, .step = 0}, {}).message(), "AdamW8: steps count from 1, not 0");

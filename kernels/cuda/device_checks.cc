@@ -1,6 +1,7 @@
 // Kernels that no op of kernels/ops.h has, and the optimizer's, on the GPU of this machine: linked into the
 // conformance suite's program for a GPU.
 #include "gtest/gtest.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/kernel_checks.h"
 
@@ -18,6 +19,13 @@ TEST(KernelsWithoutOpOnTheGpu, EightBitStatesHaveTheReferencesBits) {
       EXPECT_EQ(CheckAdamW8(draw, dtype, n, draw.Pick({0, 1})), "");
     }
   }
+}
+
+TEST(StatesOnTheGpu, ChecksumsAreTheHosts) {
+  Draw draw(306);
+  for (const int64_t bytes :
+       {kChecksumBlockBytes, kChecksumPieceBytes, 40 * kChecksumPieceBytes + 5 * kChecksumBlockBytes})
+    EXPECT_EQ(CheckChecksums(draw, bytes), "");
 }
 
 TEST(KernelsWithoutOpOnTheGpu, Fp8AttentionIsNearTheExactOne) {

@@ -8,6 +8,8 @@
 #include "common/bfloat16.h"
 #include "common/float16.h"
 #include "kernels/attention/ref.h"
+#include "kernels/checksum/launch.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/cuda/cuda_state_ops.h"
 #include "kernels/cuda/device_array.h"
 #include "kernels/optimizer/adamw8.h"
@@ -152,6 +154,19 @@ std::string CheckAdamW8(Draw& draw, DType params_dtype, int64_t n, int64_t offse
     if (device_m_scale.Values() != m_scale || device_v_scale.Values() != v_scale)
       return what + "other scales";
   }
+  return "";
+}
+
+std::string CheckChecksums(Draw& draw, int64_t bytes) {
+  std::vector<uint32_t> words(bytes / sizeof(uint32_t));
+  for (uint32_t& word : words) word = static_cast<uint32_t>(draw.Int(0, 0xffffffff));
+  std::vector<uint32_t> expected(ChecksumPieces(bytes));
+  (void)MakeCpuStateOps(1)->Checksums(nullptr, words.data(), bytes, expected.data());
+  DeviceArray<uint32_t> device_words("data", words, RangeKind::kInput);
+  DeviceArray<uint32_t> crcs("crcs", static_cast<int64_t>(expected.size()), RangeKind::kOutput);
+  const kx::LaunchStatus status = gpu::Checksums(nullptr, device_words.data(), bytes, crcs.data());
+  if (!status.ok()) return status.message;
+  if (crcs.Values() != expected) return absl::StrCat("checksums of ", bytes, " bytes: not the host's");
   return "";
 }
 

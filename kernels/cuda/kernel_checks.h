@@ -20,6 +20,9 @@ std::string CheckStates(conformance::Draw& draw, int64_t n);
 // boundary.
 std::string CheckAdamW8(conformance::Draw& draw, DType params_dtype, int64_t n, int64_t offset);
 
+// Checksums have the host's bits; `bytes` as of StateOps::Checksums.
+std::string CheckChecksums(conformance::Draw& draw, int64_t bytes);
+
 // Attention with products of e4m3 (kernels/attention), one sequence, causal or all visible, plain and with
 // incoherent processing: against the definition in double, within what three matrices of three bits of
 // fraction allow. sm_90a.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gtest/gtest.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/conformance/cases.h"
 #include "kernels/conformance/emulated.h"
 #include "kernels/cuda/kernel_checks.h"
@@ -60,6 +61,7 @@ std::string FirstComplaint(const Backend& backend, const std::vector<Case>& case
   Draw draw(302);
   std::string wrong = CheckStates(draw, 20000);
   if (wrong.empty()) wrong = CheckAdamW8(draw, DType::kBF16, 700, 0);
+  if (wrong.empty()) wrong = CheckChecksums(draw, 3 * kChecksumBlockBytes);
   return wrong;
 }
 
@@ -73,6 +75,11 @@ TEST(FusedMutants, AreAllCaught) {
       "fused/adamw/square",
       "fused/adamw8/largest",
       "fused/adamw8/scale_sync",
+      "fused/checksum/lanes",
+      "fused/checksum/row",
+      "fused/checksum/start",
+      "fused/checksum/table_sync",
+      "fused/checksum/warps_sync",
       "fused/columns/sync",
       "fused/dropout/tensor",
       "fused/elements/tail",

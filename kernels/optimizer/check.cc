@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status.h"
+#include "kernels/checksum/pieces.h"
 
 namespace strata {
 
@@ -20,6 +21,14 @@ absl::Status CheckAdamWStep(const char* op, const AdamWStep& step) {
   STRATA_RETURN_IF_ERROR(CheckParamsDType(op, step.params_dtype));
   if (step.step >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(op, ": steps count from 1, not ", step.step));
+}
+
+absl::Status CheckChecksumRange(const char* op, const void* data, int64_t bytes) {
+  if (bytes >= 0 && bytes % kChecksumBlockBytes == 0 && reinterpret_cast<uintptr_t>(data) % 16 == 0)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(op, ": ", bytes, " bytes at ", absl::Hex(reinterpret_cast<uintptr_t>(data)),
+                   ", not whole blocks of ", kChecksumBlockBytes, " at a multiple of 16"));
 }
 
 AdamWScalars ScalarsOf(const AdamWStep& step) {

@@ -17,6 +17,8 @@ namespace strata {
 absl::Status CheckElements(const char* op, int64_t n);
 absl::Status CheckParamsDType(const char* op, DType dtype);
 absl::Status CheckAdamWStep(const char* op, const AdamWStep& step);
+// Of Checksums.
+absl::Status CheckChecksumRange(const char* op, const void* data, int64_t bytes);
 
 // Of a step that has been checked.
 AdamWScalars ScalarsOf(const AdamWStep& step);

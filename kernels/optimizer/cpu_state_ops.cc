@@ -1,8 +1,11 @@
 #include "kernels/optimizer/cpu_state_ops.h"
 
 #include <algorithm>
+#include <cstddef>
 
+#include "common/crc32c.h"
 #include "common/status.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/optimizer/accumulate.h"
 #include "kernels/optimizer/adamw.h"
 #include "kernels/optimizer/adamw8.h"
@@ -48,6 +51,15 @@ class CpuStateOps final : public StateOps {
   absl::Status Accumulate(Stream*, float* acc, const float* x, int64_t n) override {
     STRATA_RETURN_IF_ERROR(CheckElements("Accumulate", n));
     strata::Accumulate(acc, x, n, threads_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Checksums(Stream*, const void* data, int64_t bytes, uint32_t* crcs) override {
+    STRATA_RETURN_IF_ERROR(CheckChecksumRange("Checksums", data, bytes));
+    for (int64_t at = 0; at < bytes; at += kChecksumPieceBytes) {
+      *crcs++ = Crc32c(static_cast<const std::byte*>(data) + at,
+                       static_cast<size_t>(std::min(kChecksumPieceBytes, bytes - at)));
+    }
     return absl::OkStatus();
   }
 

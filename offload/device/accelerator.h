@@ -22,9 +22,9 @@ class Accelerator {
   // What its speed depends on: the card and the driver.
   virtual std::string identity() const = 0;
   virtual int64_t memory_bytes() const = 0;  // all it has, free or not
-  // What this machine has of GPUDirect Storage, in words: what is missing and the remedy, or its versions.
+  // By what GPUDirect Storage goes on this machine, or, kFailedPrecondition, what is missing and the remedy.
   // Nothing of it stays open.
-  virtual std::string gpudirect() = 0;
+  virtual absl::StatusOr<std::string> gpudirect() = 0;
   // The largest budget of a job now: what is free of its memory, less what stands beside a budget (this
   // process's context is taken for the one that the job's would have). 0 when there is not even that.
   virtual absl::StatusOr<int64_t> FreeForJobs() = 0;

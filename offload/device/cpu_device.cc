@@ -56,6 +56,10 @@ class CpuDevice : public Device {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<IoEngine>> CreateDirectEngine() override {
+    return absl::FailedPreconditionError("the CPU's arena is host memory: GPUDirect Storage needs a GPU");
+  }
+
   StateOps& state_ops() override { return state_ops_; }
 
  private:

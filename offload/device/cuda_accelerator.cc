@@ -20,9 +20,9 @@ class CudaAccelerator : public Accelerator {
   std::string description() const override { return info_.name; }
   std::string identity() const override { return absl::StrCat(info_.name, ", driver ", info_.driver); }
   int64_t memory_bytes() const override { return info_.memory_bytes; }
-  std::string gpudirect() override {
-    const auto cufile = cufile_();
-    return cufile.ok() ? DescribeGpuDirect(**cufile) : std::string(cufile.status().message());
+  absl::StatusOr<std::string> gpudirect() override {
+    STRATA_ASSIGN_OR_RETURN(CufileApi* const cufile, cufile_());
+    return CheckGpuDirect(*cufile);
   }
   absl::StatusOr<int64_t> FreeForJobs() override {
     STRATA_RETURN_IF_ERROR(NotReleased());
@@ -37,7 +37,7 @@ class CudaAccelerator : public Accelerator {
   }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
     STRATA_RETURN_IF_ERROR(NotReleased());
-    return CreateCudaDevice(cuda_, budget_bytes, math_.states);
+    return CreateCudaDevice(cuda_, budget_bytes, math_.states, cufile_);
   }
   absl::Status CheckFp8() const override {
     if (10 * info_.major + info_.minor >= kFp8Arch) return absl::OkStatus();

@@ -19,9 +19,6 @@ struct CudaMath {
   CudaStateMath states;
 };
 
-// Where GPUDirect Storage's library is looked for, once somebody asks: LoadCufile (cufile_library.h).
-using CufileLoader = std::function<absl::StatusOr<CufileApi*>()>;
-
 // `cuda` outlives it. kFailedPrecondition, with the reason, when there is no GPU.
 absl::StatusOr<std::unique_ptr<Accelerator>> CreateCudaAccelerator(CudaApi& cuda, CudaMath math,
                                                                    CufileLoader cufile);

@@ -2,8 +2,9 @@
 // real one is in the plugin (cuda_plugin.h), tests use FakeCuda (fake_cuda.h). Each call is the runtime's
 // function of the same name and returns its cudaError_t as a number.
 //
-// One GPU per process: the current device is 0 in every thread, so no call selects one. A process that is to
-// use another GPU is started with CUDA_VISIBLE_DEVICES.
+// One GPU per process: the current device is 0 in every thread, so no call selects one, but for threads that
+// go straight to a library which wants the device's context there. A process that is to use another GPU is
+// started with CUDA_VISIBLE_DEVICES.
 //
 // Threads: any, as with the runtime. A Stream* is a cudaStream_t, so kernels launch on it as it is.
 #ifndef OFFLOAD_DEVICE_CUDA_API_H_
@@ -44,6 +45,7 @@ class CudaApi {
 
   virtual int GetDeviceCount(int* count) = 0;
   virtual int GetDeviceInfo(CudaDeviceInfo* info) = 0;
+  virtual int SetDevice(int device) = 0;
   virtual int MemGetInfo(size_t* free_bytes, size_t* total_bytes) = 0;
 
   virtual int Malloc(void** pointer, size_t bytes) = 0;

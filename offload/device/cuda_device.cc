@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "common/status.h"
+#include "offload/device/direct_storage.h"
 #include "offload/exec/cause.h"
 
 namespace strata {
@@ -24,7 +25,7 @@ constexpr int64_t kAnchorNanos = 8'000'000'000;
 
 class CudaDevice : public Device {
  public:
-  explicit CudaDevice(CudaApi& cuda) : cuda_(cuda) {}
+  CudaDevice(CudaApi& cuda, CufileLoader cufile) : cuda_(cuda), cufile_(std::move(cufile)) {}
   ~CudaDevice() override;
 
   absl::Status Open(int64_t budget_bytes, const CudaStateMath& state_math);
@@ -46,6 +47,7 @@ class CudaDevice : public Device {
   absl::StatusOr<int64_t> PassedNanos(DeviceEvent* event) override;
   absl::Status CopyToDevice(Stream* stream, std::byte* device, const std::byte* host, int64_t bytes) override;
   absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override;
+  absl::StatusOr<std::unique_ptr<IoEngine>> CreateDirectEngine() override;
   StateOps& state_ops() override { return *state_ops_; }
 
  private:
@@ -67,6 +69,8 @@ class CudaDevice : public Device {
   absl::Status MoveAnchor();
 
   CudaApi& cuda_;
+  const CufileLoader cufile_;
+  std::unique_ptr<DirectStorage> direct_;  // once an engine was asked for
   std::unique_ptr<StateOps> state_ops_;
   void* scratch_ = nullptr;  // state_ops_'
   CudaDeviceInfo info_;
@@ -105,6 +109,7 @@ class CudaDevice::Event : public DeviceEvent {
 // In a dead context nothing can be given back and nothing runs any more; the process ends soon. Otherwise
 // streams first: they may still write what is freed after them.
 CudaDevice::~CudaDevice() {
+  direct_.reset();
   anchor_.reset();
   next_anchor_.reset();
   if (!Dead().ok()) return;
@@ -323,11 +328,22 @@ absl::Status CudaDevice::CopyToHost(Stream* stream, std::byte* host, const std::
   return Check(cuda_.StreamSynchronize(stream), "copy to host");
 }
 
+absl::StatusOr<std::unique_ptr<IoEngine>> CudaDevice::CreateDirectEngine() {
+  STRATA_RETURN_IF_ERROR(Dead());
+  if (direct_ == nullptr) {
+    STRATA_ASSIGN_OR_RETURN(CufileApi* const cufile, cufile_());
+    STRATA_ASSIGN_OR_RETURN(direct_,
+                            OpenDirectStorage(*cufile, cuda_, {arena_, static_cast<size_t>(arena_bytes_)}));
+  }
+  return direct_->CreateEngine();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
-                                                         const CudaStateMath& state_math) {
-  auto device = std::make_unique<CudaDevice>(cuda);
+                                                         const CudaStateMath& state_math,
+                                                         CufileLoader cufile) {
+  auto device = std::make_unique<CudaDevice>(cuda, std::move(cufile));
   STRATA_RETURN_IF_ERROR(device->Open(budget_bytes, state_math));
   return device;
 }

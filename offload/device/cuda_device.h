@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/state_ops.h"
 #include "offload/device/cuda_api.h"
+#include "offload/device/cufile_api.h"
 #include "offload/device/device.h"
 
 namespace strata {
@@ -26,11 +27,14 @@ struct CudaStateMath {
   std::function<absl::StatusOr<std::unique_ptr<StateOps>>(Workspace scratch)> make;
 };
 
-// `cuda` outlives the device. `budget_bytes` is a multiple of 4096 above 0. There is a GPU
-// (cuda_accelerator.h looks). kResourceExhausted when it has not so much free
-// memory, scratch included.
+// Where GPUDirect Storage's library is looked for, once somebody asks: LoadCufile (cufile_library.h).
+using CufileLoader = std::function<absl::StatusOr<CufileApi*>()>;
+
+// `cuda`, and what `cufile` gives, outlive the device. `budget_bytes` is a multiple of 4096 above 0. There is
+// a GPU (cuda_accelerator.h looks). kResourceExhausted when it has not so much free memory, scratch included.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(CudaApi& cuda, int64_t budget_bytes,
-                                                         const CudaStateMath& state_math);
+                                                         const CudaStateMath& state_math,
+                                                         CufileLoader cufile);
 
 }  // namespace strata
 

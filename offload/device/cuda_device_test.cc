@@ -32,7 +32,7 @@ const CudaStateMath kStateMath = {.scratch_bytes = 4096, .make = [](Workspace sc
 class CudaDeviceTest : public ::testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<Device>> Make(int64_t bytes = kMiB) {
-    return CreateCudaDevice(cuda_, bytes, kStateMath);
+    return CreateCudaDevice(cuda_, bytes, kStateMath, NoCufile);
   }
 
   FakeCuda cuda_{{.memory_bytes = 4 * kMiB}};
@@ -196,7 +196,7 @@ TEST_F(CudaDeviceTest, EveryCallThatFailsIsReportedAndNothingLeaksWhenTheContext
     absl::Status status;
     int64_t calls;
     {
-      auto device = CreateCudaDevice(cuda, kMiB, kStateMath);
+      auto device = CreateCudaDevice(cuda, kMiB, kStateMath, NoCufile);
       status = device.status();
       if (status.ok()) status.Update((*device)->RegisterHost(host));
       if (status.ok()) status.Update((*device)->AllocateResults(64).status());
@@ -238,8 +238,8 @@ TEST(CudaAcceleratorTest, GpuDirectIsLookedForWhenAskedFor) {
     return &cufile;
   });
   EXPECT_EQ(loads, 0);
-  EXPECT_EQ(accelerator->gpudirect(), "nvidia-fs 2.19 could carry it");
-  EXPECT_EQ(accelerator->gpudirect(), "no cuFile here");
+  EXPECT_EQ(accelerator->gpudirect().value_or("?"), "nvidia-fs 2.19");
+  EXPECT_EQ(accelerator->gpudirect().status().message(), "no cuFile here");
 }
 
 TEST(CudaAcceleratorTest, JobsGetWhatIsFreeLessWhatStandsBesideABudget) {

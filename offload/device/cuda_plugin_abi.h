@@ -19,7 +19,7 @@ inline constexpr char kCudaPluginFile[] = "libstrata_cuda.so";
 inline constexpr char kCudaPluginSymbol[] = "strata_cuda_plugin";
 
 // One more with each change of CudaPluginTable, CudaApi, Ops or StateOps.
-inline constexpr uint32_t kCudaPluginAbi = 4;
+inline constexpr uint32_t kCudaPluginAbi = 5;
 
 // Takes one line; any thread.
 using CudaPluginLog = void (*)(const std::string& line);

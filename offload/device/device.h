@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/ops.h"
 #include "kernels/state_ops.h"
+#include "offload/io/io_engine.h"
 
 namespace strata {
 
@@ -67,6 +68,11 @@ class Device {
                                     int64_t bytes) = 0;
   virtual absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device,
                                   int64_t bytes) = 0;
+
+  // Moves bytes between files and the arena past the host's memory: GPUDirect Storage. Only between files
+  // that RegisterFile of the engine has taken and the arena; gone before the device. kFailedPrecondition with
+  // the remedy where it cannot be had.
+  virtual absl::StatusOr<std::unique_ptr<IoEngine>> CreateDirectEngine() = 0;
 
   // Math on states that live in the arena.
   virtual StateOps& state_ops() = 0;

@@ -344,6 +344,12 @@ int FakeCuda::GetDeviceInfo(CudaDeviceInfo* info) {
   return kCudaSuccess;
 }
 
+int FakeCuda::SetDevice(int device) {
+  MutexLock lock(mu_);
+  if (const int error = Enter("cudaSetDevice"); error != 0) return error;
+  return device < options_.devices ? kCudaSuccess : Misuse(absl::StrCat("cudaSetDevice(", device, ")"));
+}
+
 int FakeCuda::MemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   MutexLock lock(mu_);
   if (const int error = Enter("cudaMemGetInfo"); error != 0) return error;

@@ -93,6 +93,7 @@ class FakeCuda : public CudaApi {
 
   int GetDeviceCount(int* count) override;
   int GetDeviceInfo(CudaDeviceInfo* info) override;
+  int SetDevice(int device) override;
   int MemGetInfo(size_t* free_bytes, size_t* total_bytes) override;
   int DeviceReset() override;
   int Malloc(void** pointer, size_t bytes) override;

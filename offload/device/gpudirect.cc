@@ -24,6 +24,15 @@ const char* Meaning(int code) {
       return "the CUDA driver failed";
     case kPermissionDenied:
       return "permission denied";
+    case kFileNotSupported:
+    case kFileTypeInvalid:
+      return "the file system is not supported";
+    case kNotDirect:
+      return "the file is not open for O_DIRECT";
+    case kPinningFailed:
+      return "the GPU's memory cannot be mapped so far: its BAR1 is too small, or in use (nvidia-smi -q)";
+    case kIoError:
+      return "the drive or its driver failed";
     default:
       return "see cufile.h";
   }
@@ -31,29 +40,33 @@ const char* Meaning(int code) {
 
 bool Has(unsigned bits, int bit) { return (bits >> bit & 1) != 0; }
 
-std::string Failed(const char* call, const Error& error) {
-  return absl::StrCat(call, ": cuFile error ", error.code, ", ", Meaning(error.code),
-                      error.code == kCudaDriverError ? absl::StrCat(" with CUDA error ", error.cuda) : "",
-                      "; ", kRemedy);
+absl::Status Failed(const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat(why, "; ", kRemedy));
 }
 
 }  // namespace
 
-std::string DescribeGpuDirect(CufileApi& api) {
-  if (const Error error = api.DriverOpen(); error.code != kSuccess) return Failed("cuFileDriverOpen", error);
+std::string CufileErrorText(const char* call, const Error& error) {
+  return absl::StrCat(call, ": cuFile error ", error.code, ", ", Meaning(error.code),
+                      error.code == kCudaDriverError ? absl::StrCat(" with CUDA error ", error.cuda) : "");
+}
+
+absl::StatusOr<std::string> CheckGpuDirect(CufileApi& api) {
+  if (const Error error = api.DriverOpen(); error.code != kSuccess)
+    return Failed(CufileErrorText("cuFileDriverOpen", error));
   Properties properties;
   const Error asked = api.DriverGetProperties(&properties);
   const Error closed = api.DriverClose();
-  if (asked.code != kSuccess) return Failed("cuFileDriverGetProperties", asked);
-  if (closed.code != kSuccess) return Failed("cuFileDriverClose", closed);
-  if (Has(properties.features, kP2pSupported)) return "the kernel's peer-to-peer DMA could carry it";
+  if (asked.code != kSuccess) return Failed(CufileErrorText("cuFileDriverGetProperties", asked));
+  if (closed.code != kSuccess) return Failed(CufileErrorText("cuFileDriverClose", closed));
+  if (Has(properties.features, kP2pSupported)) return "the kernel's peer-to-peer DMA";
   const std::string nvfs = absl::StrCat("nvidia-fs ", properties.nvfs_major, ".", properties.nvfs_minor);
   // Without the module the library answers as well, and copies through host memory itself.
   if (properties.nvfs_major == 0 && properties.nvfs_minor == 0)
-    return absl::StrCat("nvidia-fs is not loaded: modprobe nvidia-fs; ", kRemedy);
+    return Failed("nvidia-fs is not loaded: modprobe nvidia-fs");
   if (!Has(properties.status, kNvmeSupported))
-    return absl::StrCat(nvfs, " has no support for NVMe: load it after the nvme module; ", kRemedy);
-  return absl::StrCat(nvfs, " could carry it");
+    return Failed(absl::StrCat(nvfs, " has no support for NVMe: load it after the nvme module"));
+  return nvfs;
 }
 
 }  // namespace strata

@@ -5,13 +5,17 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "offload/device/cufile_api.h"
 
 namespace strata {
 
-// One line: "nvidia-fs 2.19 could carry it", or the call that failed with its number, what that means and
-// the remedy. Opens the driver, asks and closes it.
-std::string DescribeGpuDirect(CufileApi& api);
+// "nvidia-fs 2.19", say, or kFailedPrecondition in one line: the call that failed with its number, what that
+// means and the remedy. Opens the driver, asks and closes it.
+absl::StatusOr<std::string> CheckGpuDirect(CufileApi& api);
+
+// "cuFileDriverOpen: cuFile error 5010, nvidia-fs is not loaded, or does not answer".
+std::string CufileErrorText(const char* call, const cufile::Error& error);
 
 }  // namespace strata
 

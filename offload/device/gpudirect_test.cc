@@ -15,23 +15,29 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(GpuDirectTest, AMachineThatHasItSaysWhatCouldCarryIt) {
+std::string WhyNot(FakeCufile& fake) {
+  const auto way = CheckGpuDirect(fake);
+  EXPECT_EQ(way.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(fake.Complaints(), "");
+  return std::string(way.status().message());
+}
+
+TEST(GpuDirectTest, AMachineThatHasItSaysWhatCarriesIt) {
   FakeCufile fake;
-  EXPECT_EQ(DescribeGpuDirect(fake), "nvidia-fs 2.19 could carry it");
-  EXPECT_EQ(fake.open, 0);
+  EXPECT_EQ(CheckGpuDirect(fake).value_or("?"), "nvidia-fs 2.19");
+  EXPECT_EQ(fake.Complaints(), "");
   fake.properties = {.features = 1u << cufile::kP2pSupported};
-  EXPECT_EQ(DescribeGpuDirect(fake), "the kernel's peer-to-peer DMA could carry it");
+  EXPECT_EQ(CheckGpuDirect(fake).value_or("?"), "the kernel's peer-to-peer DMA");
 }
 
 TEST(GpuDirectTest, WhatIsMissingHasARemedy) {
   FakeCufile fake;
   fake.properties.status = 0;
-  EXPECT_THAT(DescribeGpuDirect(fake),
+  EXPECT_THAT(WhyNot(fake),
               AllOf(HasSubstr("nvidia-fs 2.19 has no support for NVMe"), HasSubstr("gdscheck -p shows")));
   // The library's compatibility mode: it answers, and goes through host memory.
   fake.properties.nvfs_major = fake.properties.nvfs_minor = 0;
-  EXPECT_THAT(DescribeGpuDirect(fake), HasSubstr("nvidia-fs is not loaded: modprobe nvidia-fs"));
-  EXPECT_EQ(fake.open, 0);
+  EXPECT_THAT(WhyNot(fake), HasSubstr("nvidia-fs is not loaded: modprobe nvidia-fs"));
 }
 
 TEST(GpuDirectTest, EachCallThatFailsIsNamedWithItsNumberAndNothingStaysOpen) {
@@ -39,9 +45,12 @@ TEST(GpuDirectTest, EachCallThatFailsIsNamedWithItsNumberAndNothingStaysOpen) {
   for (int nth = 0;; ++nth) {
     FakeCufile fake;
     fake.fail_call = nth;
-    const std::string said = DescribeGpuDirect(fake);
-    EXPECT_EQ(fake.open, 0) << nth;
-    if (fake.calls <= nth) break;
+    if (CheckGpuDirect(fake).ok()) {
+      EXPECT_LE(fake.calls(), nth);
+      break;
+    }
+    fake.fail_call += fake.calls();
+    const std::string said = WhyNot(fake);
     EXPECT_THAT(said, HasSubstr("cuFile error 5010, nvidia-fs is not loaded, or does not answer; gdscheck"));
     calls.push_back(said.substr(0, said.find(':')));
   }
@@ -49,18 +58,17 @@ TEST(GpuDirectTest, EachCallThatFailsIsNamedWithItsNumberAndNothingStaysOpen) {
 }
 
 TEST(GpuDirectTest, CodesAreExplained) {
-  FakeCufile fake;
-  fake.fail_call = 0;
-  const auto said = [&](int code) {
-    fake.calls = 0;
-    fake.error = {code, 100};
-    return DescribeGpuDirect(fake);
-  };
-  EXPECT_THAT(said(cufile::kCudaDriverError), HasSubstr("5011, the CUDA driver failed with CUDA error 100"));
+  const auto said = [](int code) { return CufileErrorText("cuFileRead", {code, 100}); };
+  EXPECT_EQ(said(cufile::kCudaDriverError),
+            "cuFileRead: cuFile error 5011, the CUDA driver failed with CUDA error 100");
   EXPECT_THAT(said(cufile::kVersionMismatch), HasSubstr("5004, the library and nvidia-fs"));
   EXPECT_THAT(said(cufile::kPlatformNotSupported), HasSubstr("5007, the platform"));
+  EXPECT_THAT(said(cufile::kFileNotSupported), HasSubstr("5008, the file system"));
   EXPECT_THAT(said(cufile::kDeviceNotSupported), HasSubstr("5009, the GPU"));
+  EXPECT_THAT(said(cufile::kNotDirect), HasSubstr("5020, the file is not open for O_DIRECT"));
   EXPECT_THAT(said(cufile::kPermissionDenied), HasSubstr("5025, permission denied"));
+  EXPECT_THAT(said(cufile::kPinningFailed), HasSubstr("5036, the GPU's memory cannot be mapped"));
+  EXPECT_THAT(said(cufile::kIoError), HasSubstr("5044, the drive"));
   EXPECT_THAT(said(5099), HasSubstr("5099, see cufile.h"));
 }
 

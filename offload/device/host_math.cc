@@ -11,6 +11,7 @@
 #include "common/checked.h"
 #include "common/mutex.h"
 #include "common/status.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/optimizer/code8.h"
 
 namespace strata {
@@ -171,6 +172,10 @@ Accesses AccessesOfAccumulate(float* acc, const float* x, int64_t n) {
   return {{acc, bytes, true}, {x, bytes, false}};
 }
 
+Accesses AccessesOfChecksums(const void* data, int64_t bytes, uint32_t* crcs) {
+  return {{data, bytes, false}, {crcs, ChecksumPieces(bytes) * static_cast<int64_t>(sizeof(uint32_t)), true}};
+}
+
 class DeviceStateOps : public StateOps {
  public:
   DeviceStateOps(FakeCuda& cuda, std::unique_ptr<StateOps> inner) : inner_(std::move(inner)), work_(cuda) {}
@@ -195,6 +200,10 @@ class DeviceStateOps : public StateOps {
   absl::Status Accumulate(Stream* stream, float* acc, const float* x, int64_t n) override {
     return Enqueue(stream, "Accumulate", AccessesOfAccumulate(acc, x, n),
                    [=, this] { return inner_->Accumulate(nullptr, acc, x, n); });
+  }
+  absl::Status Checksums(Stream* stream, const void* data, int64_t bytes, uint32_t* crcs) override {
+    return Enqueue(stream, "Checksums", AccessesOfChecksums(data, bytes, crcs),
+                   [=, this] { return inner_->Checksums(nullptr, data, bytes, crcs); });
   }
 
  private:
@@ -230,6 +239,10 @@ class HostStateOps : public StateOps {
   absl::Status Accumulate(Stream*, float* acc, const float* x, int64_t n) override {
     return During("Accumulate on the host", AccessesOfAccumulate(acc, x, n),
                   [&] { return inner_->Accumulate(nullptr, acc, x, n); });
+  }
+  absl::Status Checksums(Stream*, const void* data, int64_t bytes, uint32_t* crcs) override {
+    return During("Checksums on the host", AccessesOfChecksums(data, bytes, crcs),
+                  [&] { return inner_->Checksums(nullptr, data, bytes, crcs); });
   }
 
  private:

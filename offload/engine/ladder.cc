@@ -27,15 +27,6 @@ void AddDevice(const DeviceReport& device, Ladder& ladder) {
                     device.why_not_registered});
 }
 
-void AddGpuDirect(const DeviceReport& device, Ladder& ladder) {
-  ladder.push_back({Feature::kGpuDirect, "host arena",
-                    device.gpu.empty()
-                        ? "there is no GPU"
-                        : absl::StrCat("plans read and write NVMe from host memory, where each version's "
-                                       "checksum is computed; this machine: ",
-                                       device.gpudirect)});
-}
-
 }  // namespace
 
 const char* FeatureName(Feature feature) {
@@ -58,6 +49,20 @@ const char* FeatureName(Feature feature) {
       return "gpudirect";
   }
   return "unknown";
+}
+
+Rung GpuDirectRung(const DeviceReport& device, const std::vector<NvmePathReport>& paths) {
+  const auto not_had = [](const std::string& why) { return Rung{Feature::kGpuDirect, "host arena", why}; };
+  if (device.gpu.empty()) return not_had("there is no GPU");
+  if (device.gpudirect.empty()) return not_had(device.why_not_gpudirect);
+  for (const NvmePathReport& path : paths) {
+    // The library would copy such a file through the host's memory itself.
+    if (!path.direct)
+      return not_had(absl::StrCat(path.folder, " is not read by O_DIRECT: ", path.why_buffered));
+  }
+  if (!device.gpudirect_asked)
+    return not_had(absl::StrCat("memory.require: [gpudirect] turns it on, by ", device.gpudirect));
+  return {Feature::kGpuDirect, device.gpudirect, ""};
 }
 
 // Lanes have engines of their own: the ladder tells of the one that is worst off.
@@ -84,8 +89,14 @@ Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport
   }
   AddArena(arena, ladder);
   AddDevice(device, ladder);
-  if (!paths.empty()) AddGpuDirect(device, ladder);
+  if (!paths.empty()) ladder.push_back(GpuDirectRung(device, paths));
   return ladder;
+}
+
+void AskForGpuDirect(Accelerator& accelerator, DeviceReport& report) {
+  const absl::StatusOr<std::string> way = accelerator.gpudirect();
+  report.gpudirect = way.ok() ? *way : "";
+  report.why_not_gpudirect = std::string(way.status().message());
 }
 
 absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
@@ -101,7 +112,8 @@ absl::StatusOr<Ladder> OfferedLadder(const std::vector<std::string>& nvme_paths,
   DeviceReport device{.why_not_gpu = accelerator.why_not};
   if (accelerator.accelerator != nullptr) {
     device.gpu = accelerator.accelerator->description();
-    device.gpudirect = accelerator.accelerator->gpudirect();
+    AskForGpuDirect(*accelerator.accelerator, device);
+    device.gpudirect_asked = true;  // what a job that asks would get
   }
   return LadderOf(arena->report(), {engine->report()}, paths, device);
 }
@@ -112,9 +124,7 @@ absl::Status CheckRequired(const Ladder& ladder, const std::vector<Feature>& req
       continue;
     return absl::FailedPreconditionError(
         absl::StrCat("memory.require: ", FeatureName(rung.feature), " cannot be had, there is only ",
-                     rung.chosen, ": ", rung.why,
-                     rung.feature == Feature::kGpuDirect ? "; take it out of memory.require"
-                                                         : "; mend that, or take it out of memory.require",
+                     rung.chosen, ": ", rung.why, "; mend that, or take it out of memory.require",
                      rung.feature == Feature::kGpu ? "" : ": the numbers stay the same"));
   }
   return absl::OkStatus();

@@ -25,7 +25,7 @@ enum class Feature : uint8_t {
   kHugePages,          // else pages of 4 KiB
   kGpu,                // else the CPU
   kCudaHostRegister,   // else copies to and from the GPU go through the driver's staging memory
-  kGpuDirect,          // else bytes between NVMe and a GPU go through the host arena
+  kGpuDirect,  // else bytes between NVMe and a GPU go through the host arena; only for jobs that require it
 };
 inline constexpr int kFeatureCount = 8;
 
@@ -44,13 +44,22 @@ struct DeviceReport {
   std::string gpu;  // what it is; "" for the CPU
   std::string why_not_gpu;
   std::string why_not_registered;  // the host arena with the GPU; "" when it is, and without a GPU
-  std::string gpudirect;           // what this machine has of GPUDirect Storage, in words; "" without a GPU
+  std::string gpudirect;           // by what GPUDirect Storage could go; "" where it cannot
+  std::string why_not_gpudirect;   // else: what is missing, and the remedy
+  // A plan has no operations between NVMe and device memory unless the job asks for them, since no GPU has
+  // seen that path (deploy/docs/kernels_gpu.md).
+  bool gpudirect_asked = false;
 };
 
-// What a run has. `engines` and `paths` are empty when it keeps nothing on NVMe. kGpuDirect is never on its
-// first rung: no plan has an operation between NVMe and device memory (deploy/docs/kernels_gpu.md says why).
+// kGpuDirect of a run with NVMe on these paths.
+Rung GpuDirectRung(const DeviceReport& device, const std::vector<NvmePathReport>& paths);
+
+// What a run has. `engines`, of the host's memory, and `paths` are empty when it keeps nothing on NVMe.
 Ladder LadderOf(const PinnedArenaReport& arena, const std::vector<IoEngineReport>& engines,
                 const std::vector<NvmePathReport>& paths, const DeviceReport& device);
+
+// Fills in what `accelerator` says of GPUDirect Storage.
+void AskForGpuDirect(Accelerator& accelerator, DeviceReport& report);
 
 // What this machine offers a run with these NVMe folders. Tries everything on a small scale; errors are the
 // paths'.

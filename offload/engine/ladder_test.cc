@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 Ladder Best() {
   return LadderOf({.pages = PageKind::kHugeTlb, .locked = true},
                   {{.backend = "io_uring"}, {.backend = "io_uring"}}, {{.direct = true}, {.direct = true}},
-                  {.gpu = "a GPU", .gpudirect = "nvidia-fs 2.19 could carry it"});
+                  {.gpu = "a GPU", .gpudirect = "nvidia-fs 2.19", .gpudirect_asked = true});
 }
 
 TEST(Ladder, FirstChoicesHaveNoReason) {
@@ -22,7 +22,7 @@ TEST(Ladder, FirstChoicesHaveNoReason) {
   ASSERT_EQ(ladder.size(), static_cast<size_t>(kFeatureCount));
   for (int i = 0; i < kFeatureCount; ++i) {
     EXPECT_EQ(ladder[i].feature, static_cast<Feature>(i));
-    EXPECT_EQ(ladder[i].why.empty(), ladder[i].feature != Feature::kGpuDirect) << ladder[i].why;
+    EXPECT_EQ(ladder[i].why, "");
   }
   EXPECT_EQ(ladder[0].chosen, "io_uring");
   EXPECT_EQ(ladder[1].chosen, "O_DIRECT");
@@ -31,6 +31,7 @@ TEST(Ladder, FirstChoicesHaveNoReason) {
   EXPECT_EQ(ladder[4].chosen, "hugetlb pages");
   EXPECT_EQ(ladder[5].chosen, "a GPU");
   EXPECT_EQ(ladder[6].chosen, "registered");
+  EXPECT_EQ(ladder[7].chosen, "nvidia-fs 2.19");
 }
 
 TEST(Ladder, TellsOfTheLaneAndThePathThatAreWorstOff) {
@@ -70,7 +71,7 @@ TEST(Ladder, WithoutNvmeAndGpuThereAreOnlyTheRungsOfMemoryAndWhyThereIsNoGpu) {
 TEST(Ladder, ARequiredFeatureThatIsMissingNamesTheReason) {
   EXPECT_TRUE(CheckRequired(Best(), {Feature::kIoUring, Feature::kODirect, Feature::kRegisteredBuffers,
                                      Feature::kLockedMemory, Feature::kHugePages, Feature::kGpu,
-                                     Feature::kCudaHostRegister})
+                                     Feature::kCudaHostRegister, Feature::kGpuDirect})
                   .ok());
   const Ladder poor = LadderOf({.why_not_huge = "few", .why_not_locked = "limit"},
                                {{.backend = "threads", .why_not_io_uring = "no ring"}},
@@ -83,22 +84,25 @@ TEST(Ladder, ARequiredFeatureThatIsMissingNamesTheReason) {
   EXPECT_THAT(CheckRequired(poor, {Feature::kGpu}).message(), HasSubstr("only cpu: no driver"));
 }
 
-TEST(Ladder, GpuDirectIsToldOfWithItsReasonAndRefusedWhereRequired) {
-  const Rung rung = Best().back();
-  EXPECT_EQ(rung.feature, Feature::kGpuDirect);
-  EXPECT_EQ(rung.chosen, "host arena");
-  EXPECT_THAT(rung.why,
-              HasSubstr("from host memory, where each version's checksum is computed; this machine: "
-                        "nvidia-fs 2.19 could carry it"));
-  const absl::Status status = CheckRequired(Best(), {Feature::kGpuDirect});
+TEST(Ladder, GpuDirectIsForJobsThatAskAndRefusedWhereItCannotBeHad) {
+  const auto rung = [](const DeviceReport& device, bool direct = true) {
+    return LadderOf({}, {{.backend = "io_uring"}},
+                    {{.direct = true}, {.folder = "/b", .direct = direct, .why_buffered = "tmpfs"}}, device)
+        .back();
+  };
+  const Rung unasked = rung({.gpu = "a GPU", .gpudirect = "nvidia-fs 2.19"});
+  EXPECT_EQ(unasked.feature, Feature::kGpuDirect);
+  EXPECT_EQ(unasked.chosen, "host arena");
+  EXPECT_EQ(unasked.why, "memory.require: [gpudirect] turns it on, by nvidia-fs 2.19");
+  EXPECT_EQ(rung({.why_not_gpu = "no driver", .gpudirect_asked = true}).why, "there is no GPU");
+  const DeviceReport asked = {.gpu = "a GPU", .gpudirect = "nvidia-fs 2.19", .gpudirect_asked = true};
+  EXPECT_EQ(rung(asked, /*direct=*/false).why, "/b is not read by O_DIRECT: tmpfs");
+  const Rung missing = rung({.gpu = "a GPU", .why_not_gpudirect = "no module", .gpudirect_asked = true});
+  const absl::Status status = CheckRequired({missing}, {Feature::kGpuDirect});
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(),
-              HasSubstr("memory.require: gpudirect cannot be had, there is only host arena"));
-  EXPECT_THAT(status.message(), HasSubstr("could carry it; take it out of memory.require: the numbers stay"));
-  const Ladder without_gpu =
-      LadderOf({}, {{.backend = "io_uring"}}, {{.direct = true}}, {.why_not_gpu = "no driver"});
-  EXPECT_EQ(without_gpu.back().feature, Feature::kGpuDirect);
-  EXPECT_EQ(without_gpu.back().why, "there is no GPU");
+              HasSubstr("memory.require: gpudirect cannot be had, there is only host arena: no module; mend "
+                        "that, or take it out of memory.require: the numbers stay the same"));
 }
 
 TEST(Ladder, AMachineOffersEveryRung) {

@@ -112,8 +112,9 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
     if (absl::IsInternal(registered)) return registered;  // The GPU is broken.
     engine->device_report_.why_not_registered = std::string(registered.message());
     if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0)
-      engine->device_report_.gpudirect = accelerator->gpudirect();
+      AskForGpuDirect(*accelerator, engine->device_report_);
   }
+  engine->device_report_.gpudirect_asked = plan.choice.direct;
   if (plan.peak_bytes[static_cast<int>(Tier::kNvme)] > 0) {
     auto store = NvmeStore::Open(options.store, StoreLayoutOf(plan.train));
     if (!store.ok()) {
@@ -121,6 +122,11 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
                        absl::IsResourceExhausted(store.status()) ? kCauseNvmeFull : kCauseNvmeIo);
     }
     engine->store_ = *std::move(store);
+    // Before its lanes are made, whose failure would say less.
+    if (plan.choice.direct) {
+      const Rung rung = GpuDirectRung(engine->device_report_, engine->store_->report().paths);
+      STRATA_RETURN_IF_ERROR(WithCause(CheckRequired({rung}, {Feature::kGpuDirect}), kCauseUser));
+    }
   }
 
   ExecutorResources resources;
@@ -134,6 +140,13 @@ absl::StatusOr<std::unique_ptr<RankEngine>> RankEngine::Create(const ModelLayout
       [backend = options.io_backend, read_depth = options.read_depth, write_depth = options.write_depth,
        wrap = options.wrap_io_engine](IoOp op) -> absl::StatusOr<std::unique_ptr<IoEngine>> {
     auto io = CreateIoEngine({.backend = backend, .depth = op == IoOp::kRead ? read_depth : write_depth});
+    if (io.ok() && wrap) return wrap(*std::move(io));
+    return io;
+  };
+  resources.make_direct_engine = [device = engine->device_.get(),
+                                  wrap =
+                                      options.wrap_io_engine]() -> absl::StatusOr<std::unique_ptr<IoEngine>> {
+    auto io = device->CreateDirectEngine();
     if (io.ok() && wrap) return wrap(*std::move(io));
     return io;
   };

@@ -97,19 +97,33 @@ absl::Status Executor::Prepare() {
         STRATA_ASSIGN_OR_RETURN(begin_events_[2 * op + 1], resources_.device->CreateEvent());
       }
     }
-    if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite) {
-      STRATA_ASSIGN_OR_RETURN(
-          auto engine, resources_.make_engine(kind == LaneKind::kNvmeRead ? IoOp::kRead : IoOp::kWrite),
-          "I/O engine of lane ", LaneName(plan_.lanes[i]));
-      lane.engine = std::make_unique<MeteredIoEngine>(std::move(engine), *resources_.clock);
-      // Registrations are optional: what could not be had is in the engine's report.
-      (void)lane.engine->RegisterBuffer(resources_.host->span());
-      (void)resources_.store->RegisterWith(*lane.engine);
-      io_reports_.push_back(lane.engine->report());
-    }
+    if (kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite)
+      STRATA_RETURN_IF_ERROR(PrepareIo(static_cast<int>(i)), "I/O engine of lane ", LaneName(plan_.lanes[i]));
   }
   MakeRanges();
   return PrepareResults();
+}
+
+absl::Status Executor::PrepareIo(int index) {
+  LaneState& lane = lanes_[index];
+  const Lane& planned = plan_.lanes[index];
+  STRATA_ASSIGN_OR_RETURN(
+      auto engine, planned.direct ? resources_.make_direct_engine()
+                                  : resources_.make_engine(
+                                        planned.kind == LaneKind::kNvmeRead ? IoOp::kRead : IoOp::kWrite));
+  lane.engine = std::make_unique<MeteredIoEngine>(std::move(engine), *resources_.clock);
+  if (planned.direct) {
+    STRATA_RETURN_IF_ERROR(resources_.store->RegisterWith(*lane.engine));
+    int64_t largest = 0;
+    for (const int32_t op : lane.ops) largest = std::max(largest, plan_.ops[op].bytes);
+    STRATA_ASSIGN_OR_RETURN(lane.checksum, DeviceChecksum::Create(*resources_.device, largest));
+    return absl::OkStatus();
+  }
+  // Registrations are optional: what could not be had is in the engine's report.
+  (void)lane.engine->RegisterBuffer(resources_.host->span());
+  (void)resources_.store->RegisterWith(*lane.engine);
+  io_reports_.push_back(lane.engine->report());
+  return absl::OkStatus();
 }
 
 // Two sets, by parity of the step.
@@ -356,7 +370,8 @@ absl::Status Executor::RunNvmeLaneStep(int lane, int64_t step, bool& stopped) {
   LaneState& self = lanes_[lane];
   LaneStats& stats = state(step).lanes[lane];
   Clock& clock = *resources_.clock;
-  NvmeLane transfers(*resources_.store, *self.engine);  // Drains, however this function is left.
+  // Drains, however this function is left.
+  NvmeLane transfers(*resources_.store, *self.engine, self.checksum.get());
   std::deque<Span> in_flight;
   int64_t last_end = 0;
   for (size_t next = 0; next < self.ops.size() || !in_flight.empty();) {
@@ -520,12 +535,15 @@ absl::Status Executor::RunCommit(int64_t step, StepSource& source) {
       PathBytes& moved = result.path_bytes[path];
       (plan_.lanes[i].kind == LaneKind::kNvmeRead ? moved.read : moved.written) += by_path[path];
     }
+    const bool direct = plan_.lanes[i].direct;
     switch (plan_.lanes[i].kind) {
       case LaneKind::kNvmeRead:
         result.read_bytes[static_cast<int>(Tier::kNvme)] += bytes;
+        if (direct) result.written_bytes[static_cast<int>(Tier::kDevice)] += bytes;
         break;
       case LaneKind::kNvmeWrite:
         result.written_bytes[static_cast<int>(Tier::kNvme)] += bytes;
+        if (direct) result.read_bytes[static_cast<int>(Tier::kDevice)] += bytes;
         break;
       case LaneKind::kH2D:
         result.written_bytes[static_cast<int>(Tier::kDevice)] += bytes;

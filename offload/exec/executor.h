@@ -30,6 +30,7 @@
 #include "offload/device/device.h"
 #include "offload/exec/block_compute.h"
 #include "offload/exec/cause.h"
+#include "offload/exec/device_checksum.h"
 #include "offload/exec/loss_scale.h"
 #include "offload/exec/stall.h"
 #include "offload/exec/step_source.h"
@@ -52,6 +53,8 @@ struct ExecutorResources {
   StateOps* host_state_ops = nullptr;
   // One engine per NVMe lane, each used by that lane's thread only, for what that lane does.
   std::function<absl::StatusOr<std::unique_ptr<IoEngine>>(IoOp)> make_engine;
+  // The same for lanes that are direct: to and from the device's arena.
+  std::function<absl::StatusOr<std::unique_ptr<IoEngine>>()> make_direct_engine;
   Clock* clock = &Clock::Real();
 };
 
@@ -95,7 +98,7 @@ class Executor {
 
   const StepPlan& plan() const { return plan_; }
   const std::vector<LaneTrace>& traces() const { return traces_; }
-  // What the lanes' engines are and what degraded.
+  // What the engines of lanes that move host memory are and what degraded.
   const std::vector<IoEngineReport>& io_reports() const { return io_reports_; }
 
  private:
@@ -105,6 +108,7 @@ class Executor {
     std::unique_ptr<DeviceEvent> drained;  // device lanes: all that was enqueued
     int64_t free_nanos = 0;  // lanes with a stream: the device was through with the lane's last operation
     std::unique_ptr<MeteredIoEngine> engine;
+    std::unique_ptr<DeviceChecksum> checksum;  // lanes that are direct
     CondVar wake;
     int32_t waiting_op = -1;
     int64_t waiting_step = -1;
@@ -127,6 +131,7 @@ class Executor {
 
   Executor(const StepPlan& plan, const ExecutorResources& resources, const ExecutorOptions& options);
   absl::Status Prepare();
+  absl::Status PrepareIo(int lane);
   absl::Status PrepareResults();
   void LaneBody(int lane, StepSource& source, int64_t first_step);
   absl::Status RunLaneSteps(int lane, StepSource& source, int64_t first_step);

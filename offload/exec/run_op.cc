@@ -76,6 +76,8 @@ absl::Status Executor::RunOp(int index, const Op& op, int64_t step, StepSource& 
     }
     case OpKind::kRead:
     case OpKind::kWrite:
+    case OpKind::kReadDirect:
+    case OpKind::kWriteDirect:
       break;  // RunNvmeLaneStep
     case OpKind::kH2D:
     case OpKind::kD2H:
@@ -123,7 +125,7 @@ absl::Status Executor::RunTransfer(LaneState& lane, const Op& op) {
 // What is overwritten in place has a generation for each thing that is ever written there, so the store
 // refuses what another step, micro-batch or sum has left.
 absl::Status Executor::StartIo(NvmeLane& transfers, const Op& op, int64_t step) {
-  const bool read = op.kind == OpKind::kRead;
+  const bool read = ReadsStore(op.kind);
   const Operand& item = op.operands[read ? 0 : 1];
   const Operand& memory = op.operands[read ? 1 : 0];
   const auto id = static_cast<ItemId>(item.slot);

@@ -17,8 +17,10 @@ StallCause ByProducer(const Op& producer, bool gradient) {
     case OpKind::kBatch:
       return StallCause::kBatch;
     case OpKind::kRead:
+    case OpKind::kReadDirect:
       return StallCause::kRead;
     case OpKind::kWrite:
+    case OpKind::kWriteDirect:
       return StallCause::kWrite;
     case OpKind::kH2D:
     case OpKind::kD2H:
@@ -85,7 +87,8 @@ StallCause StallCauseOf(const StepPlan& plan, const Op& op, const Dependency& de
     }
   }
   if (!conflict) return ByProducer(producer, false);
-  return producer.kind == OpKind::kWrite ? StallCause::kWrite : StallCause::kSlot;
+  return producer.kind == OpKind::kWrite || producer.kind == OpKind::kWriteDirect ? StallCause::kWrite
+                                                                                  : StallCause::kSlot;
 }
 
 }  // namespace strata

@@ -58,18 +58,23 @@ StepMetrics SummarizeStep(const StepPlan& plan, const StepResult& result) {
     const LaneStats& lane = result.lanes[i];
     busiest = std::max(busiest, lane.busy_nanos);
     for (int cause = 0; cause < kStallCauses; ++cause) metrics.stall_nanos[cause] += lane.stall_nanos[cause];
+    const auto move = [&](Tier from, Tier to) {
+      Add(lane.traffic_bytes, metrics.read[static_cast<int>(from)]);
+      Add(lane.traffic_bytes, metrics.written[static_cast<int>(to)]);
+    };
+    const Tier beside_nvme = plan.lanes[i].direct ? Tier::kDevice : Tier::kHost;
     switch (plan.lanes[i].kind) {
       case LaneKind::kNvmeRead:
-        Add(lane.traffic_bytes, metrics.read[static_cast<int>(Tier::kNvme)]);
+        move(Tier::kNvme, beside_nvme);
         break;
       case LaneKind::kNvmeWrite:
-        Add(lane.traffic_bytes, metrics.written[static_cast<int>(Tier::kNvme)]);
+        move(beside_nvme, Tier::kNvme);
         break;
       case LaneKind::kH2D:
-        Add(lane.traffic_bytes, metrics.written[static_cast<int>(Tier::kDevice)]);
+        move(Tier::kHost, Tier::kDevice);
         break;
       case LaneKind::kD2H:
-        Add(lane.traffic_bytes, metrics.read[static_cast<int>(Tier::kDevice)]);
+        move(Tier::kDevice, Tier::kHost);
         break;
       case LaneKind::kCompute:
         for (const LaneKind kind :
@@ -81,11 +86,6 @@ StepMetrics SummarizeStep(const StepPlan& plan, const StepResult& result) {
       case LaneKind::kCpu:
         break;
     }
-  }
-  // What leaves the device or NVMe enters host memory, and the other way round.
-  for (const Tier tier : {Tier::kDevice, Tier::kNvme}) {
-    Add(metrics.read[static_cast<int>(tier)], metrics.written[static_cast<int>(Tier::kHost)]);
-    Add(metrics.written[static_cast<int>(tier)], metrics.read[static_cast<int>(Tier::kHost)]);
   }
   if (result.wall_nanos > 0)
     metrics.overlap_efficiency = static_cast<double>(busiest) / static_cast<double>(result.wall_nanos);

@@ -25,7 +25,8 @@ std::string Describe(const StepPlan& plan, const Op& op) {
 }
 
 std::string LaneName(const Lane& lane) {
-  return lane.index == 0 ? std::string(Name(lane.kind)) : absl::StrCat(Name(lane.kind), "-", lane.index + 1);
+  return absl::StrCat(Name(lane.kind), lane.direct ? "-direct" : "",
+                      lane.index == 0 ? "" : absl::StrCat("-", lane.index + 1));
 }
 
 absl::Status WriteChromeTrace(const std::string& path, const StepPlan& plan,

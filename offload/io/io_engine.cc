@@ -14,12 +14,6 @@ uint64_t NextFileId() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::string DescribeRequest(const IoRequest& request, size_t done) {
-  return absl::StrCat(request.op == IoOp::kRead ? "reading " : "writing ", request.size, " bytes at offset ",
-                      request.offset, " of ", request.file == nullptr ? "no file" : request.file->path(),
-                      done > 0 ? absl::StrCat(" (", done, " bytes done)") : "");
-}
-
 }  // namespace
 
 IoFile::IoFile(Fd fd, std::string path, bool direct, uint32_t alignment)
@@ -27,12 +21,18 @@ IoFile::IoFile(Fd fd, std::string path, bool direct, uint32_t alignment)
   STRATA_CHECK(!direct_ || alignment_ > 0);
 }
 
+std::string DescribeIoRequest(const IoRequest& request, size_t done) {
+  return absl::StrCat(request.op == IoOp::kRead ? "reading " : "writing ", request.size, " bytes at offset ",
+                      request.offset, " of ", request.file == nullptr ? "no file" : request.file->path(),
+                      done > 0 ? absl::StrCat(" (", done, " bytes done)") : "");
+}
+
 absl::Status IoErrnoStatus(const IoRequest& request, size_t done, int error) {
-  return ErrnoStatus(error, DescribeRequest(request, done));
+  return ErrnoStatus(error, DescribeIoRequest(request, done));
 }
 
 absl::Status IoEndOfFileStatus(const IoRequest& request, size_t done) {
-  return absl::OutOfRangeError(absl::StrCat(DescribeRequest(request, done), ": the file ends before that"));
+  return absl::OutOfRangeError(absl::StrCat(DescribeIoRequest(request, done), ": the file ends before that"));
 }
 
 absl::Status CheckIoRequest(const IoRequest& request) {
@@ -49,7 +49,7 @@ absl::Status CheckIoRequest(const IoRequest& request) {
     if (reinterpret_cast<uintptr_t>(request.data) % alignment != 0) wrong = "O_DIRECT needs aligned memory";
   }
   if (wrong == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(DescribeRequest(request, 0), ": ", wrong));
+  return absl::InvalidArgumentError(absl::StrCat(DescribeIoRequest(request, 0), ": ", wrong));
 }
 
 }  // namespace strata

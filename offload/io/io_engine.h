@@ -104,8 +104,9 @@ class IoEngine {
   virtual IoEngineReport report() const = 0;
 };
 
-// For engines: the Status of a failed request, "reading 1048576 bytes at offset 0 of <path>: ... (errno 5)".
-// `done` bytes of it had been transferred.
+// For engines: "reading 1048576 bytes at offset 0 of <path>", `done` bytes of which had been transferred, and
+// the Status of a request that failed, "<that>: ... (errno 5)".
+std::string DescribeIoRequest(const IoRequest& request, size_t done);
 absl::Status IoErrnoStatus(const IoRequest& request, size_t done, int error);
 absl::Status IoEndOfFileStatus(const IoRequest& request, size_t done);
 // OK, or why the request can never work.

@@ -16,21 +16,43 @@ namespace {
 constexpr unsigned kThreadsMax = 64;
 constexpr char kNoRegistration[] = "only io_uring registers buffers and files";
 
-absl::Status Perform(const IoRequest& request) {
+class PosixIo : public BlockingIo {
+ public:
+  explicit PosixIo(std::string why_not_io_uring) : why_not_io_uring_(std::move(why_not_io_uring)) {}
+
+  absl::StatusOr<size_t> Transfer(const IoRequest& request, size_t done) override {
+    std::byte* const data = request.data + done;
+    const size_t size = request.size - done;
+    const auto offset = static_cast<off_t>(request.offset + done);
+    while (true) {
+      const ssize_t result = request.op == IoOp::kRead ? pread(request.file->fd(), data, size, offset)
+                                                       : pwrite(request.file->fd(), data, size, offset);
+      if (result >= 0) return static_cast<size_t>(result);
+      if (errno != EINTR) return IoErrnoStatus(request, done, errno);
+    }
+  }
+  absl::Status RegisterBuffer(std::span<std::byte>) override {
+    return absl::UnimplementedError(kNoRegistration);
+  }
+  absl::Status RegisterFile(const IoFile&) override { return absl::UnimplementedError(kNoRegistration); }
+  IoEngineReport report() const override {
+    return {
+        .backend = "threads", .why_not_io_uring = why_not_io_uring_, .why_not_registered = kNoRegistration};
+  }
+
+ private:
+  const std::string why_not_io_uring_;
+};
+
+absl::Status Perform(BlockingIo& io, const IoRequest& request) {
   const size_t alignment = request.file->alignment();
   size_t done = 0;
   while (done < request.size) {
-    std::byte* data = request.data + done;
-    const size_t size = request.size - done;
-    const auto offset = static_cast<off_t>(request.offset + done);
-    const ssize_t result = request.op == IoOp::kRead ? pread(request.file->fd(), data, size, offset)
-                                                     : pwrite(request.file->fd(), data, size, offset);
-    if (result < 0 && errno == EINTR) continue;
-    if (result < 0) return IoErrnoStatus(request, done, errno);
+    STRATA_ASSIGN_OR_RETURN(const size_t moved, io.Transfer(request, done));
     // A direct file can only be continued on a block; less than one means that the file ends there.
-    const size_t progress = static_cast<size_t>(result) / alignment * alignment;
+    const size_t progress = moved / alignment * alignment;
     if (progress == 0) {
-      return request.op == IoOp::kRead ? IoEndOfFileStatus(request, done + static_cast<size_t>(result))
+      return request.op == IoOp::kRead ? IoEndOfFileStatus(request, done + moved)
                                        : IoErrnoStatus(request, done, EIO);
     }
     done += progress;
@@ -40,8 +62,7 @@ absl::Status Perform(const IoRequest& request) {
 
 class ThreadIoEngine : public IoEngine {
  public:
-  ThreadIoEngine(unsigned depth, std::string why_not_io_uring)
-      : depth_(depth), why_not_io_uring_(std::move(why_not_io_uring)) {
+  ThreadIoEngine(unsigned depth, std::unique_ptr<BlockingIo> io) : depth_(depth), io_(std::move(io)) {
     for (unsigned i = 0; i < depth; ++i) threads_.emplace_back("io-pool", [this] { Run(); });
   }
 
@@ -87,17 +108,12 @@ class ThreadIoEngine : public IoEngine {
 
   unsigned depth() const override { return depth_; }
 
-  absl::Status RegisterBuffer(std::span<std::byte>) override {
-    return absl::UnimplementedError(kNoRegistration);
-  }
-  absl::Status RegisterFile(const IoFile&) override { return absl::UnimplementedError(kNoRegistration); }
+  absl::Status RegisterBuffer(std::span<std::byte> memory) override { return io_->RegisterBuffer(memory); }
+  absl::Status RegisterFile(const IoFile& file) override { return io_->RegisterFile(file); }
 
   IoEngineReport report() const override {
-    IoEngineReport report;
-    report.backend = "threads";
+    IoEngineReport report = io_->report();
     report.depth = depth_;
-    report.why_not_io_uring = why_not_io_uring_;
-    report.why_not_registered = kNoRegistration;
     return report;
   }
 
@@ -112,7 +128,7 @@ class ThreadIoEngine : public IoEngine {
         request = waiting_.front();
         waiting_.pop_front();
       }
-      absl::Status status = Perform(request);
+      absl::Status status = Perform(*io_, request);
       MutexLock lock(mu_);
       ready_.push_back({request.token, std::move(status)});
       completed_.Signal();
@@ -120,7 +136,7 @@ class ThreadIoEngine : public IoEngine {
   }
 
   const unsigned depth_;
-  const std::string why_not_io_uring_;
+  const std::unique_ptr<BlockingIo> io_;
   mutable Mutex mu_;
   CondVar work_;
   CondVar completed_;
@@ -133,12 +149,17 @@ class ThreadIoEngine : public IoEngine {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth, std::string why_not_io_uring) {
+absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth,
+                                                               std::unique_ptr<BlockingIo> io) {
   if (depth < 1 || depth > kThreadsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("I/O depth ", depth, " is not between 1 and ", kThreadsMax, " for the thread backend"));
   }
-  return std::make_unique<ThreadIoEngine>(depth, std::move(why_not_io_uring));
+  return std::make_unique<ThreadIoEngine>(depth, std::move(io));
+}
+
+absl::StatusOr<std::unique_ptr<IoEngine>> CreateThreadIoEngine(unsigned depth, std::string why_not_io_uring) {
+  return CreateThreadIoEngine(depth, std::make_unique<PosixIo>(std::move(why_not_io_uring)));
 }
 
 }  // namespace strata

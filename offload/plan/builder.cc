@@ -167,21 +167,29 @@ class Builder {
   int32_t FetchUnit(int u, int block, int mb) {
     const int c = facts_.unit_class[u];
     int32_t source = table_.params_home[u];
+    if (source < 0 && choice_.direct) {
+      const int32_t slot = device_params_[c].Acquire(u);
+      ReadParams(OpKind::kReadDirect, slot, u, block, mb);
+      return slot;
+    }
     if (source < 0) {
       source = host_params_[c].Acquire(u);
-      for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
-        const ChunkHome& home = table_.homes[u][k];
-        const int64_t bytes = Stored(ChunkElements(u, k) * facts_.param_size);
-        const int64_t offset = table_.chunks[u][k].begin * facts_.param_size;
-        EmitCopy(OpKind::kRead, lanes_.params.read, R(home.params_slot, 0, bytes, Params(u, k, 0)),
-                 W(source, offset, bytes, Params(u, k, 0)), block, u, k, mb);
-      }
+      ReadParams(OpKind::kRead, source, u, block, mb);
     }
     const int32_t slot = device_params_[c].Acquire(u);
     EmitCopy(OpKind::kH2D, lanes_.h2d, R(source, 0, ParamBytes(u), Params(u, -1, 0)),
              W(slot, 0, ParamBytes(u), Params(u, -1, 0)), block, u, -1, mb);
     if (table_.params_home[u] < 0) host_params_[c].Release(source, false);
     return slot;
+  }
+
+  void ReadParams(OpKind kind, int32_t slot, int u, int block, int mb) {
+    for (int k = 0; k < static_cast<int>(table_.chunks[u].size()); ++k) {
+      const int64_t bytes = Stored(ChunkElements(u, k) * facts_.param_size);
+      const int64_t offset = table_.chunks[u][k].begin * facts_.param_size;
+      EmitCopy(kind, lanes_.params.read, R(table_.homes[u][k].params_slot, 0, bytes, Params(u, k, 0)),
+               W(slot, offset, bytes, Params(u, k, 0)), block, u, k, mb);
+    }
   }
 
   void ReleaseParams(int block, const std::vector<Operand>& operands) {
@@ -243,6 +251,12 @@ class Builder {
     if (there.slot >= 0) return there;
     const int64_t key = ActKey(block, mb);
     there.slot = held->device.Acquire(key);
+    if (choice_.direct && held->at.item[block] >= 0) {
+      const int64_t bytes = Stored(there.bytes);
+      EmitCopy(OpKind::kReadDirect, lanes_.held.read, R(held->at.item[block], 0, bytes, there.content),
+               W(there.slot, 0, bytes, there.content), block, -1, -1, mb);
+      return there;
+    }
     Operand source = there;
     source.slot = held->at.host[block];
     if (source.slot < 0) source.slot = held->stage.Find(key);
@@ -265,10 +279,15 @@ class Builder {
     const int32_t host = held->at.host[block], item = held->at.item[block];
     if (host < 0 && item < 0 && !held->at.staged[block]) return;
     made.access = Access::kRead;
+    const int64_t bytes = Stored(made.bytes);
+    if (choice_.direct && item >= 0) {
+      EmitCopy(OpKind::kWriteDirect, lanes_.held.write, R(made.slot, 0, bytes, made.content),
+               W(item, 0, bytes, made.content), block, -1, -1, mb);
+      return;
+    }
     const int32_t to = host >= 0 ? host : held->stage.Acquire(ActKey(block, mb));
     EmitCopy(OpKind::kActOut, lanes_.d2h, made, W(to, 0, made.bytes, made.content), block, -1, -1, mb);
     if (item < 0) return;  // in the host, or it stays in its slot of the stage
-    const int64_t bytes = Stored(made.bytes);
     EmitCopy(OpKind::kWrite, lanes_.held.write, R(to, 0, bytes, made.content),
              W(item, 0, bytes, made.content), block, -1, -1, mb);
     held->stage.Release(to, true);

@@ -29,7 +29,7 @@ std::string Text(const PlanChoice& c) {
   return absl::StrCat("params ", Name(c.units[0].params), " gradients ", Name(c.units[0].gradients),
                       " record ", Name(c.units[0].record), " mode ", Name(c.mode), " clip ", c.clip,
                       " depth ", c.prefetch_depth, " io ", c.io_threads, " micro-batches ", c.micro_batches,
-                      " chunk ", c.chunk_elements);
+                      " chunk ", c.chunk_elements, c.direct ? " direct" : "");
 }
 
 // Every placement that exists, for every shape, in every mode.
@@ -52,6 +52,7 @@ void ForAllChoices(const ModelLayout& layout, const Visit& visit) {
             choice.prefetch_depth = 1 + (n / 3 + turn) % 4;
             choice.io_threads = 1 + (n / 5) % 4;
             choice.micro_batches = 1 + (n / 7 + turn) % 3;
+            choice.direct = (n / 4 + turn) % 3 == 0;
             choice.chunk_elements = turn == 0 ? 2048 : turn == 1 ? 4096 : 4 << 20;
             visit(choice, absl::StrCat(Text(choice), " ", holding.name));
           }
@@ -180,6 +181,52 @@ TEST(BuilderTest, WhatForwardMadeLastStaysWhereItIs) {
       for (const Operand& operand : op.operands) used[operand.slot] = true;
     }
     for (size_t s = 0; s < used.size(); ++s) EXPECT_TRUE(used[s]) << plan->slots[s].name;
+  }
+}
+
+// Between NVMe and the device nothing passes through the host, which has no slots for it. What the optimizer
+// works on is the host's.
+TEST(BuilderTest, DirectTransfersReplaceTheHostsPartInThem) {
+  const ModelLayout layout = MakeTestLayout(TestShape{.layers = 6});
+  for (const int io_threads : {1, 3}) {
+    PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kNvme, true);
+    for (PlanChoice::BlockChoice& block : choice.blocks) block.saved_home = Tier::kNvme;
+    choice.io_threads = io_threads;
+    choice.prefetch_depth = 2;
+    choice.micro_batches = 2;
+    const absl::StatusOr<BuiltPlans> through = BuildPlans(layout, choice);
+    choice.direct = true;
+    const absl::StatusOr<BuiltPlans> direct = BuildPlans(layout, choice);
+    ASSERT_TRUE(through.ok() && direct.ok()) << through.status() << direct.status();
+    const StepPlan& plan = direct->train;
+    using Count = std::map<int, int>;
+    EXPECT_EQ(Transfers(plan, OpKind::kReadDirect, ContentKind::kParams),
+              Transfers(through->train, OpKind::kRead, ContentKind::kParams));
+    EXPECT_EQ(Transfers(direct->eval, OpKind::kReadDirect, ContentKind::kParams),
+              Transfers(through->eval, OpKind::kRead, ContentKind::kParams));
+    // Nothing waits in the host on its way to the drive: there is no stage. What stays on the device stays.
+    for (const ContentKind kind : {ContentKind::kSaved, ContentKind::kSavedRest, ContentKind::kActivation}) {
+      const Count moved = {{1, 2}, {2, 2}, {3, 2}, {4, 2}};
+      EXPECT_EQ(Transfers(plan, OpKind::kWriteDirect, kind), moved) << Name(kind);
+      EXPECT_EQ(Transfers(plan, OpKind::kReadDirect, kind), moved) << Name(kind);
+    }
+    for (const Op& op : plan.ops) {
+      const ContentKind kind = op.operands.empty() ? ContentKind::kBatch : op.operands[0].content.kind;
+      EXPECT_NE(op.kind, OpKind::kActOut);
+      EXPECT_NE(op.kind, OpKind::kActIn);
+      EXPECT_TRUE(op.kind != OpKind::kH2D || kind == ContentKind::kBatch);
+      EXPECT_TRUE(op.kind != OpKind::kRead || kind == ContentKind::kRecord);
+      EXPECT_TRUE(op.kind != OpKind::kWrite || kind == ContentKind::kRecord || kind == ContentKind::kParams);
+      EXPECT_EQ(plan.lanes[op.lane].direct, IsDirect(op.kind));
+    }
+    for (const Slot& slot : plan.slots) {
+      EXPECT_EQ(slot.name.find("stage.params."), std::string::npos);
+      EXPECT_EQ(slot.name.find("stage.saved"), std::string::npos);
+      EXPECT_EQ(slot.name.find("stage.activation"), std::string::npos);
+    }
+    const auto bytes = [](const StepPlan& of, Tier tier) { return of.arena_bytes[static_cast<int>(tier)]; };
+    EXPECT_LT(bytes(plan, Tier::kHost), bytes(through->train, Tier::kHost));
+    EXPECT_EQ(bytes(plan, Tier::kDevice), bytes(through->train, Tier::kDevice));
   }
 }
 

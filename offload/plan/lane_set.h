@@ -23,7 +23,8 @@ struct LaneSet {
   int32_t home = -1;
   // NVMe: with one I/O thread everything is on one lane. Else parameters, what is held from FORWARD to
   // BACKWARD, and sums of gradients have a lane each: none waits for another, nor for records, which have the
-  // other lanes, one chunk after the other.
+  // other lanes, one chunk after the other. What is direct has lanes of its own in any case: parameters that
+  // are fetched, and what is held.
   NvmeLanes params, held, sums;
   std::vector<NvmeLanes> records;
   // What may have to be done again has lanes of its own in any case: operations that wait for CLIP and then

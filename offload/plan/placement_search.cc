@@ -130,6 +130,7 @@ void PlacementSearch::AddBase(Tier params, Tier gradients, Tier record, Tier act
       request_.chunk_elements != 0 ? request_.chunk_elements : AutoChunkElements(*request_.layout);
   choice.prefetch_depth = request_.prefetch_depth > 0 ? request_.prefetch_depth : 1;
   if (request_.io_threads != 0) choice.io_threads = request_.io_threads;
+  choice.direct = request_.direct;
   choice.units.assign(request_.layout->units.size(), PlanChoice::UnitHome{params, gradients, record});
   choice.blocks.assign(request_.layout->blocks.size(),
                        PlanChoice::BlockChoice{.saved_home = keeping.home, .activation = activation});

@@ -23,7 +23,9 @@ std::string Describe(const Content& content) {
   return text;
 }
 
-std::string DescribeLane(const Lane& lane) { return absl::StrCat(Name(lane.kind), ".", lane.index); }
+std::string DescribeLane(const Lane& lane) {
+  return absl::StrCat(Name(lane.kind), lane.direct ? "-direct." : ".", lane.index);
+}
 
 std::string DescribeOp(const StepPlan& plan, int32_t op) {
   if (op < 0 || op >= static_cast<int32_t>(plan.ops.size())) return absl::StrCat("op ", op);

@@ -104,6 +104,8 @@ void FillTraffic(const StepPlan& train, PlannedJob* job) {
     switch (op.kind) {
       case OpKind::kRead:
       case OpKind::kWrite:
+      case OpKind::kReadDirect:
+      case OpKind::kWriteDirect:
       case OpKind::kH2D:
       case OpKind::kD2H:
       case OpKind::kActIn:
@@ -112,6 +114,8 @@ void FillTraffic(const StepPlan& train, PlannedJob* job) {
         const Tier to = train.slots[op.operands[1].slot].tier;
         job->read_bytes[static_cast<int>(from)] += op.bytes;
         job->written_bytes[static_cast<int>(to)] += op.bytes;
+        if (IsDirect(op.kind))
+          (ReadsStore(op.kind) ? job->direct_read_bytes : job->direct_written_bytes) += op.bytes;
         break;
       }
       default:
@@ -134,6 +138,12 @@ void FillNotes(const PlanRequest& request, const PlacementSearch& search, const 
         "optimizer adamw8bit: m and v in eight bits, %.4g bytes of state a parameter instead of %.4g",
         mean(Moments::kCode8), mean(Moments::kF32)));
   }
+  if (job->direct_read_bytes > 0)
+    job->notes.push_back(absl::StrCat("gpudirect: of a step's bytes on nvme the GPU reads ",
+                                      FormatBytes(job->direct_read_bytes), " and writes ",
+                                      FormatBytes(job->direct_written_bytes),
+                                      " itself, past the host; the way to a GPU is not measured, it is "
+                                      "predicted as the slower of the drive and the link"));
   const int layers = static_cast<int>(request.layout->blocks.size()) - 2;
   int kept = 0, selective = 0, swapped = 0, inputs = 0;
   for (int b = 1; b <= layers; ++b) {

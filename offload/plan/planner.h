@@ -44,6 +44,7 @@ struct PlanRequest {
   int prefetch_depth = 0;      // units fetched ahead; 0: chosen
   int64_t chunk_elements = 0;  // 0: AutoChunkElements
   int io_threads = 0;          // 0: 2; with 1, parameters and records share one read lane and one write lane
+  bool direct = false;         // as PlanChoice::direct
   MachineProfile profile;
   // Only what is decided and predicted: `train` and `eval` of the result stay empty, nothing is verified. The
   // choice is the same.
@@ -63,6 +64,9 @@ struct PlanChoice {
   int64_t chunk_elements = 4 << 20;
   int prefetch_depth = 1;
   int io_threads = 2;
+  // What the device and NVMe exchange (parameters that are fetched, what is held from FORWARD to BACKWARD)
+  // goes straight from one to the other. Optimizer records and sums of gradients are the host's.
+  bool direct = false;
   struct UnitHome {
     Tier params = Tier::kNvme;
     Tier gradients = Tier::kHost;  // accumulated gradients
@@ -99,8 +103,10 @@ struct PlannedJob {
   std::array<int64_t, kTierCount>
       minimum_bytes{};  // smallest budget of one tier, the others and the wishes as given
   std::array<int64_t, kTierCount> read_bytes{}, written_bytes{};  // per training step
-  int64_t operations = 0;                                         // of `train`
-  Simulation simulation;                                          // of `train` on the request's machine
+  // Of NVMe's, what goes straight to and from the device.
+  int64_t direct_read_bytes = 0, direct_written_bytes = 0;
+  int64_t operations = 0;  // of `train`
+  Simulation simulation;   // of `train` on the request's machine
   // What more of one tier would buy, by tier: seconds saved of a step with kAdviceBytes more than the budget.
   // At least: other orders of filling it are not tried.
   std::array<double, kTierCount> advice_seconds{};

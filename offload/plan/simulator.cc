@@ -249,7 +249,7 @@ void FillBound(Simulation* simulation) {
   if (!simulation->lanes.empty()) busiest = &simulation->lanes[simulation->binding_lane];
   if (busiest == nullptr) return;
   simulation->bound_seconds = busiest->alone_seconds;
-  simulation->binding = Name(busiest->lane.kind);
+  simulation->binding = absl::StrCat(Name(busiest->lane.kind), busiest->lane.direct ? "-direct" : "");
   if (busiest->lane.index > 0) absl::StrAppend(&simulation->binding, "-", busiest->lane.index + 1);
   for (int r = 0; r < kSharedResourceCount; ++r) {
     // By more than rounding: a single lane that uses all of a resource is named as the lane.
@@ -312,9 +312,10 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
   OpCost cost;
   // A redo does nothing unless an assumption was wrong.
   if (op.speculation == Speculation::kRedo) return cost;
-  double work = 0;     // seconds without the overhead
-  double touched = 0;  // bytes of host DRAM
-  double cores = 0;    // while `work` is done
+  double work = 0;        // seconds without the overhead
+  double touched = 0;     // bytes of host DRAM
+  double cores = 0;       // while `work` is done
+  double drive_part = 0;  // of the drive's speed, the same
   const double bytes = static_cast<double>(op.bytes);
   const LaneKind lane = plan.lanes[op.lane].kind;
   const bool on_cpu = lane == LaneKind::kCpu || profile.device_is_cpu;
@@ -357,10 +358,17 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
       cores = profile.device_is_cpu ? 1 : 0;
       if (lane == LaneKind::kH2D) rate = profile.h2d_bytes_per_second;
       if (lane == LaneKind::kNvmeRead || lane == LaneKind::kNvmeWrite) {
-        rate = lane == LaneKind::kNvmeRead ? profile.nvme_read_bytes_per_second
-                                           : profile.nvme_write_bytes_per_second;
+        const bool read = lane == LaneKind::kNvmeRead;
+        const double drive = read ? profile.nvme_read_bytes_per_second : profile.nvme_write_bytes_per_second;
+        rate = drive;
         touched = 2 * bytes;  // the transfer and the checksum
         cores = profile.nvme_cores;
+        if (plan.lanes[op.lane].direct) {
+          // As fast as the slower of the drive and the link; the host has no part in it.
+          rate = std::min(drive, read ? profile.h2d_bytes_per_second : profile.d2h_bytes_per_second);
+          touched = cores = 0;
+        }
+        drive_part = rate / drive;
       }
       work = bytes / rate;
       break;
@@ -373,8 +381,8 @@ OpCost CostOf(const ModelLayout& layout, const StepPlan& plan, const Op& op, con
     const double both = (profile.nvme_read_bytes_per_second + profile.nvme_write_bytes_per_second) /
                         (2 * profile.nvme_mixed_bytes_per_second);
     Share(cost, lane == LaneKind::kNvmeRead ? SharedResource::kNvmeReads : SharedResource::kNvmeWrites) =
-        part;
-    Share(cost, SharedResource::kNvmeDevice) = part * std::clamp(both, 0.5, 1.0);
+        part * drive_part;
+    Share(cost, SharedResource::kNvmeDevice) = part * drive_part * std::clamp(both, 0.5, 1.0);
   }
   const bool host_work = on_cpu || IsTransfer(lane);
   if (profile.cores > 0 && host_work)

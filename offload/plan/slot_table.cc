@@ -195,7 +195,7 @@ class TableBuilder {
       if (choice_.units[u].params == Tier::kDevice) continue;
       device[c].bytes = std::max(device[c].bytes, ParamBytes(u));
       ++device[c].things;
-      if (choice_.units[u].params == Tier::kNvme) Grow(&host[c], ParamBytes(u));
+      if (choice_.units[u].params == Tier::kNvme && !choice_.direct) Grow(&host[c], ParamBytes(u));
     }
     std::vector<int64_t> at_once(facts_.classes);
     for (const Block& block : layout_.blocks) {
@@ -307,7 +307,7 @@ class TableBuilder {
       if (bytes(b) == 0 || (fate(b) != Fate::kToHost && fate(b) != Fate::kToNvme)) continue;
       if (room-- > 0) {
         held->stays[b] = true;
-      } else if (fate(b) == Fate::kToNvme) {
+      } else if (fate(b) == Fate::kToNvme && !choice_.direct) {
         Grow(&stage, bytes(b));
       }
     }

@@ -71,7 +71,7 @@ struct SlotTable {
   // Transient. Pools by class: empty where no unit needs one.
   using Pool = std::vector<int32_t>;
   Pool host_batch, device_batch;
-  std::vector<Pool> host_params;  // where NVMe parameters land
+  std::vector<Pool> host_params;  // where NVMe parameters land, unless they go to the device at once
   std::vector<Pool> device_params;
   std::vector<Pool> host_grads;  // contributions on their way into a host sum
   // Sums with an NVMe home: by unit and chunk their items (none: another home), and where they grow.
@@ -90,7 +90,7 @@ struct SlotTable {
     std::vector<bool> stays, staged;
     Pool device;   // on its way from and to `host` or `item`; or only from one block to the next
     Pool segment;  // device: what RECOMPUTE makes, as much as the longest segment needs at one time
-    Pool stage;    // host: between `device` and `item`
+    Pool stage;    // host: between `device` and `item`, unless that is one way
   };
   Held activation;  // the input of the block
   Held saved, saved_rest;

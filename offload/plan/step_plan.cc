@@ -42,6 +42,10 @@ const char* Name(OpKind kind) {
       return "READ";
     case OpKind::kWrite:
       return "WRITE";
+    case OpKind::kReadDirect:
+      return "READ_DIRECT";
+    case OpKind::kWriteDirect:
+      return "WRITE_DIRECT";
     case OpKind::kH2D:
       return "H2D";
     case OpKind::kD2H:

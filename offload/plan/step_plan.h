@@ -47,13 +47,15 @@ enum class LaneKind : uint8_t {
 const char* Name(LaneKind kind);
 
 enum class OpKind : uint8_t {
-  kBatch,   // data source -> host slot: tokens and targets of one micro-batch
-  kRead,    // NVMe item -> host slot
-  kWrite,   // host slot -> NVMe item
-  kH2D,     // host slot -> device slot
-  kD2H,     // device slot -> host slot
-  kActOut,  // D2H of what FORWARD made for BACKWARD: activations and saved areas
-  kActIn,   // H2D of it
+  kBatch,        // data source -> host slot: tokens and targets of one micro-batch
+  kRead,         // NVMe item -> host slot
+  kWrite,        // host slot -> NVMe item
+  kReadDirect,   // NVMe item -> device slot
+  kWriteDirect,  // device slot -> NVMe item
+  kH2D,          // host slot -> device slot
+  kD2H,          // device slot -> host slot
+  kActOut,       // D2H of what FORWARD made for BACKWARD: activations and saved areas
+  kActIn,        // H2D of it
   kForward,
   kRecompute,  // FORWARD again, for what it saves; or only the saved rest, from the saved part
   kLoss,       // the head: forward, loss and (in a training plan) its backward
@@ -66,6 +68,9 @@ enum class OpKind : uint8_t {
   kCommit,      // all of the step is in its home: flips the NVMe store's versions, publishes the step
 };
 const char* Name(OpKind kind);
+// Whether it brings bytes from NVMe, and whether it moves them between NVMe and the device.
+inline bool ReadsStore(OpKind kind) { return kind == OpKind::kRead || kind == OpKind::kReadDirect; }
+inline bool IsDirect(OpKind kind) { return kind == OpKind::kReadDirect || kind == OpKind::kWriteDirect; }
 
 // What the bytes of an operand are. Fields that a kind does not use are -1.
 enum class ContentKind : uint8_t {
@@ -119,9 +124,11 @@ struct Dependency {
 //   kBatch       W host batch
 //   kRead        R item, W host
 //   kWrite       R host, W item
-//                (both: `bytes` is the item's stored size, a multiple of 4096, and so are the offsets: the
-//                NVMe store moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a unit's
-//                staging slot fits, and the slot has room for the last chunk's rounding.)
+//   kReadDirect  R item, W device
+//   kWriteDirect R device, W item
+//                (all four: `bytes` is the item's stored size, a multiple of 4096, and so are the offsets:
+//                the NVMe store moves whole blocks. Chunk sizes are chosen so that a chunk's offset in a
+//                unit's staging slot fits, and the slot has room for the last chunk's rounding.)
 //   kH2D kD2H kActOut kActIn   R source, W destination
 //   kForward     W saved, W saved rest, R input activation (embedding: R device batch), W output activation,
 //                W workspace, R params...
@@ -179,6 +186,8 @@ struct Lane {
   // Operations in flight at a time, begun and ended in order: at least 1, and 1 but on NVMe lanes. One that
   // touches what one in flight changes waits for its end.
   int32_t window = 1;
+  // NVMe lanes: their operations are kReadDirect and kWriteDirect, which no other lane has.
+  bool direct = false;
 };
 
 // One piece of a unit's flat range: [begin, end) elements. Chunks of a unit are in order and cover it.

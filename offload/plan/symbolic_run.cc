@@ -64,6 +64,8 @@ class Run {
     switch (op.kind) {
       case OpKind::kRead:
       case OpKind::kWrite:
+      case OpKind::kReadDirect:
+      case OpKind::kWriteDirect:
       case OpKind::kH2D:
       case OpKind::kD2H:
       case OpKind::kActIn:

@@ -133,6 +133,7 @@ PlanChoice RandomChoice(const ModelLayout& layout, TestRandom& random, bool mini
   choice.io_threads = 1 + random.Below(4);
   choice.micro_batches = 1 + random.Below(3);
   choice.chunk_elements = int64_t{2048} << random.Below(4);
+  choice.direct = random.Below(2) == 0;
   for (PlanChoice::UnitHome& home : choice.units) {
     home.params = random.AnyTier();
     home.gradients = random.AnyTier();

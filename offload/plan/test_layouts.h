@@ -57,8 +57,8 @@ class TestRandom {
 };
 
 // Any shape, and of it any choice there is a plan for: modes, homes of every unit, what every block keeps and
-// where, segments, micro-batches, depths, lanes and chunks. `minimum_slots`: depth 1, the least memory that
-// works.
+// where, segments, micro-batches, depths, lanes and chunks, direct or not. `minimum_slots`: depth 1, the
+// least memory that works.
 TestShape RandomShape(TestRandom& random);
 PlanChoice RandomChoice(const ModelLayout& layout, TestRandom& random, bool minimum_slots);
 

@@ -56,6 +56,7 @@ std::vector<StepPlan> SoundPlans(int64_t micro_batches) {
       choice.micro_batches = micro_batches;
       choice.prefetch_depth = 1 + n % 3;
       choice.io_threads = 1 + n % 4;
+      choice.direct = n / 2 % 2 == 0;
       Hold(Holdings()[n % Holdings().size()], &choice);
       plans.push_back(Build(layout, choice));
       ++n;
@@ -372,6 +373,7 @@ TEST(VerifierTest, EveryDependencyIsNeeded) {
   choice.micro_batches = 2;
   for (const Mode mode : {Mode::kSync, Mode::kForwardOverlap, Mode::kSpeculative, Mode::kDelayed}) {
     choice.mode = mode;
+    choice.direct = !choice.direct;
     ExpectEveryDependencyIsNeeded(Build(layout, choice), Name(mode));
   }
 }
@@ -385,7 +387,10 @@ TEST(VerifierTest, EveryDependencyIsNeededWhateverIsHeld) {
     choice.prefetch_depth = 3 - choice.prefetch_depth;
     for (PlanChoice::UnitHome& home : choice.units)
       home.gradients = choice.prefetch_depth == 1 ? Tier::kNvme : Tier::kHost;
-    ExpectEveryDependencyIsNeeded(Build(layout, choice), holding.name);
+    for (const bool direct : {false, true}) {
+      choice.direct = direct;
+      ExpectEveryDependencyIsNeeded(Build(layout, choice), holding.name);
+    }
   }
 }
 
@@ -494,6 +499,24 @@ TEST(VerifierTest, OnlyNvmeLanesHaveAWindow) {
         EXPECT_NE(status.message().find("in flight"), std::string::npos) << status;
       }
     }
+  }
+}
+
+// An executor has one way to move bytes on a lane.
+TEST(VerifierTest, DirectOperationsHaveTheirLanesAlone) {
+  const ModelLayout layout = MakeTestLayout(TestShape{});
+  PlanChoice choice = UniformChoice(layout, Tier::kNvme, Tier::kHost, Tier::kNvme, Tier::kHost, false);
+  choice.direct = true;
+  const StepPlan sound = Build(layout, choice);
+  ASSERT_TRUE(VerifyPlan(sound).ok()) << VerifyPlan(sound);
+  for (size_t lane = 0; lane < sound.lanes.size(); ++lane) {
+    StepPlan plan = sound;
+    plan.lanes[lane].direct = !plan.lanes[lane].direct;
+    const bool used = std::any_of(plan.ops.begin(), plan.ops.end(),
+                                  [&](const Op& op) { return op.lane == static_cast<int32_t>(lane); });
+    const LaneKind kind = plan.lanes[lane].kind;
+    const bool nvme = kind == LaneKind::kNvmeRead || kind == LaneKind::kNvmeWrite;
+    EXPECT_EQ(VerifyPlan(plan).ok(), nvme && !used) << DescribeLane(plan.lanes[lane]);
   }
 }
 

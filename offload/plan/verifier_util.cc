@@ -53,7 +53,7 @@ int64_t BlockSizes::Of(const Content& content) const {
   return found == bytes_.end() ? -1 : found->second;
 }
 
-bool IsStoreTransfer(OpKind kind) { return kind == OpKind::kRead || kind == OpKind::kWrite; }
+bool IsStoreTransfer(OpKind kind) { return ReadsStore(kind) || kind == OpKind::kWrite || IsDirect(kind); }
 
 bool IsTransfer(OpKind kind) {
   return IsStoreTransfer(kind) || kind == OpKind::kH2D || kind == OpKind::kD2H || kind == OpKind::kActOut ||

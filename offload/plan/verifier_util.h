@@ -41,7 +41,7 @@ class BlockSizes {
   std::map<std::pair<ContentKind, int32_t>, int64_t> bytes_;
 };
 
-// READ and WRITE: whole blocks to and from the NVMe store.
+// READ and WRITE, direct or not: whole blocks to and from the NVMe store.
 bool IsStoreTransfer(OpKind kind);
 // Those and the copies between host and device.
 bool IsTransfer(OpKind kind);

@@ -90,6 +90,8 @@ class StepCheck {
                         op().kind == OpKind::kUpdate || op().kind == OpKind::kHandOver;
     if (either ? lane != LaneKind::kCpu && lane != LaneKind::kCompute : lane != LaneOf(op().kind))
       return Wrong(DescribeOp(plan_, at_), ": the wrong kind of lane");
+    if (plan_.lanes[op().lane].direct != IsDirect(op().kind))
+      return Wrong(DescribeOp(plan_, at_), ": direct operations and others on one lane");
     return absl::OkStatus();
   }
 
@@ -123,8 +125,10 @@ class StepCheck {
       case OpKind::kCommit:
         return LaneKind::kControl;
       case OpKind::kRead:
+      case OpKind::kReadDirect:
         return LaneKind::kNvmeRead;
       case OpKind::kWrite:
+      case OpKind::kWriteDirect:
         return LaneKind::kNvmeWrite;
       case OpKind::kH2D:
       case OpKind::kActIn:
@@ -174,6 +178,10 @@ class StepCheck {
         return CheckCopy(Tier::kNvme, Tier::kHost);
       case OpKind::kWrite:
         return CheckCopy(Tier::kHost, Tier::kNvme);
+      case OpKind::kReadDirect:
+        return CheckCopy(Tier::kNvme, Tier::kDevice);
+      case OpKind::kWriteDirect:
+        return CheckCopy(Tier::kDevice, Tier::kNvme);
       case OpKind::kH2D:
       case OpKind::kActIn:
         return CheckCopy(Tier::kHost, Tier::kDevice);
@@ -221,8 +229,8 @@ class StepCheck {
       return Wrong(DescribeOp(plan_, at_), ": copies ", source.bytes, " bytes to ", destination.bytes);
     if (!IsStoreTransfer(op().kind)) return absl::OkStatus();
     const Operand& item = from == Tier::kNvme ? source : destination;
-    const Operand& host = from == Tier::kNvme ? destination : source;
-    if (item.offset != 0 || item.bytes != plan_.slots[item.slot].bytes || host.offset % kBlock != 0)
+    const Operand& memory = from == Tier::kNvme ? destination : source;
+    if (item.offset != 0 || item.bytes != plan_.slots[item.slot].bytes || memory.offset % kBlock != 0)
       return Wrong(DescribeOp(plan_, at_), ": the NVMe store moves whole items to and from whole blocks");
     const ContentKind kind = item.content.kind;
     const bool state = kind == ContentKind::kParams || kind == ContentKind::kRecord;

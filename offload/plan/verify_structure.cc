@@ -53,6 +53,7 @@ absl::Status CheckLanes(const StepPlan& plan) {
     const bool nvme = lane.kind == LaneKind::kNvmeRead || lane.kind == LaneKind::kNvmeWrite;
     if (lane.window < 1 || (lane.window > 1 && !nvme))
       return Wrong(DescribeLane(lane), ": ", lane.window, " operations in flight");
+    if (lane.direct && !nvme) return Wrong(DescribeLane(lane), " cannot be direct: it is no NVMe lane");
   }
   return absl::OkStatus();
 }

@@ -526,8 +526,11 @@ NvmeStoreCounters NvmeStore::counters() const {
   return result;
 }
 
-NvmeLane::NvmeLane(NvmeStore& store, IoEngine& engine)
-    : store_(store), queue_(engine, store.options_.block_bytes), path_bytes_(store.files_.size()) {}
+NvmeLane::NvmeLane(NvmeStore& store, IoEngine& engine, MemoryChecksum* checksum)
+    : store_(store),
+      checksum_(checksum),
+      queue_(engine, store.options_.block_bytes),
+      path_bytes_(store.files_.size()) {}
 
 NvmeLane::~NvmeLane() {
   while (!transfers_.empty()) (void)Finish();
@@ -563,10 +566,20 @@ absl::Status NvmeLane::StartWrite(ItemId item, Generation generation, std::span<
 
 void NvmeLane::Submit(Transfer& transfer, uint32_t extent) {
   transfer.crc = ChecksumSeed(transfer.item, transfer.generation, transfer.data.size());
-  transfer.id = queue_.Start(transfer.op, store_.RangesOf(extent), transfer.data.data(),
-                             [&transfer](std::span<const std::byte> piece) {
-                               transfer.crc = Crc32c(piece.data(), piece.size(), transfer.crc);
-                             });
+  IoPieceFn on_piece;
+  if (checksum_ == nullptr) {
+    on_piece = [&transfer](std::span<const std::byte> piece) {
+      transfer.crc = Crc32c(piece.data(), piece.size(), transfer.crc);
+    };
+  }
+  transfer.id = queue_.Start(transfer.op, store_.RangesOf(extent), transfer.data.data(), std::move(on_piece));
+}
+
+absl::Status NvmeLane::FinishTransfer(Transfer& transfer) {
+  STRATA_RETURN_IF_ERROR(queue_.Finish(transfer.id));
+  if (checksum_ == nullptr) return absl::OkStatus();
+  STRATA_ASSIGN_OR_RETURN(transfer.crc, checksum_->Crc32c(transfer.data, transfer.crc));
+  return absl::OkStatus();
 }
 
 absl::Status NvmeLane::Finish() {
@@ -591,7 +604,7 @@ absl::Status NvmeLane::FinishRead(Transfer& transfer) {
   NvmeStore::Cost cost;
   absl::Status status;
   while (true) {
-    status = queue_.Finish(transfer.id);
+    status = FinishTransfer(transfer);
     ++cost.transfers;
     if (!status.ok() || transfer.crc == transfer.read.crc) break;
     ++cost.checksum_errors;
@@ -615,7 +628,7 @@ absl::Status NvmeLane::FinishRead(Transfer& transfer) {
 }
 
 absl::Status NvmeLane::FinishWrite(Transfer& transfer) {
-  const absl::Status status = queue_.Finish(transfer.id);
+  const absl::Status status = FinishTransfer(transfer);
   if (status.ok()) store_.write_latency_.Record(store_.clock_.MonotonicNanos() - transfer.start_nanos);
   store_.EndWrite(transfer.write, transfer.generation, transfer.crc, status.ok());
   return status;

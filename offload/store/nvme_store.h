@@ -232,12 +232,21 @@ class NvmeStore {
   LatencyHistogram write_latency_;
 };
 
+// The checksum of memory that the host does not read.
+class MemoryChecksum {
+ public:
+  virtual ~MemoryChecksum() = default;
+  // As Crc32c of common/crc32c.h, for memory that nothing writes meanwhile. Blocks.
+  virtual absl::StatusOr<uint32_t> Crc32c(std::span<const std::byte> memory, uint32_t crc) = 0;
+};
+
 // A thread's reads and writes of a store, several in flight at a time on the thread's engine, finished in the
 // order in which they were started. Read and Write of the store are the case of one.
 class NvmeLane {
  public:
-  // Nothing else uses the engine. Both outlive the lane.
-  NvmeLane(NvmeStore& store, IoEngine& engine);
+  // Nothing else uses the engine. Without `checksum` the memory of transfers is the host's. All outlive the
+  // lane.
+  NvmeLane(NvmeStore& store, IoEngine& engine, MemoryChecksum* checksum = nullptr);
   // Drains; what was in flight and was not finished has failed.
   ~NvmeLane();
   NvmeLane(const NvmeLane&) = delete;
@@ -248,7 +257,8 @@ class NvmeLane {
   absl::Status StartWrite(ItemId item, Generation generation, std::span<const std::byte> data);
 
   size_t in_flight() const { return transfers_.size(); }
-  // Does a bit of Finish's work, or waits for a request; true when Finish will not wait. in_flight() > 0.
+  // Does a bit of Finish's work, or waits for a request; true when Finish will not wait, but for a
+  // MemoryChecksum. in_flight() > 0.
   bool Advance() { return queue_.Advance(transfers_.front().id); }
   // Waits for the oldest and returns its result. in_flight() > 0.
   absl::Status Finish();
@@ -271,10 +281,13 @@ class NvmeLane {
 
   // Begins (or repeats) the transfer itself.
   void Submit(Transfer& transfer, uint32_t extent);
+  // Ends it; `crc` is complete then.
+  absl::Status FinishTransfer(Transfer& transfer);
   absl::Status FinishRead(Transfer& transfer);
   absl::Status FinishWrite(Transfer& transfer);
 
   NvmeStore& store_;
+  MemoryChecksum* const checksum_;
   TransferQueue queue_;
   std::deque<Transfer> transfers_;  // Its elements do not move: the queue's callbacks point into them.
   std::vector<int64_t> path_bytes_;

@@ -1,5 +1,6 @@
 #include "proto/job_spec/plan_job.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -220,6 +221,10 @@ absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec, const v1::Res
   return layout;
 }
 
+bool Requires(const v1::MemorySpec& memory, v1::Feature feature) {
+  return std::count(memory.require().begin(), memory.require().end(), feature) > 0;
+}
+
 v1::ResourceRequest BudgetOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
   const auto choose = [](int64_t wanted, int64_t limit) {
     return wanted > 0 ? wanted : (limit > 0 ? limit : kUnlimitedBytes);
@@ -249,6 +254,7 @@ PlanRequest PlanRequestOf(const v1::JobSpec& spec, const ModelLayout& layout,
   request.prefetch_depth = memory.prefetch_depth();
   request.chunk_elements = ChunkElements(memory.chunk());
   request.io_threads = memory.io_threads();
+  request.direct = Requires(memory, v1::FEATURE_GPUDIRECT);
   request.profile = WithThreads(FromProto(budget.machine()), spec.training().compute_threads());
   return request;
 }
@@ -315,22 +321,40 @@ v1::JobPlan ToProto(const PlannedJob& planned, const ModelLayout& layout, const 
 
 absl::StatusOr<v1::JobPlan> PlanJob(const v1::JobSpec& spec, const v1::ResourceRequest& limits) {
   STRATA_ASSIGN_OR_RETURN(const ModelLayout layout, ModelLayoutOf(spec, limits));
+  const auto lacks = [&](const char* resource, std::string remedy) {
+    v1::JobPlan plan;
+    plan.set_fits(false);
+    plan.set_parameters(layout.parameter_count());
+    v1::Shortfall* const row = plan.add_shortfalls();
+    row->set_scope("rank");
+    row->set_resource(resource);
+    row->set_remedy(std::move(remedy));
+    return plan;
+  };
+  if (spec.training().precision() == v1::PRECISION_FP8 && !limits.why_no_fp8().empty()) {
+    return lacks("fp8", limits.why_no_fp8());
+  }
   const v1::ResourceRequest budget = BudgetOf(spec, limits);
   PlanRequest request = PlanRequestOf(spec, layout, budget);
   request.predict_only = request.advise = true;
   STRATA_ASSIGN_OR_RETURN(const auto outcome, MakePlan(request));
-  if (const auto* planned = std::get_if<PlannedJob>(&outcome)) return ToProto(*planned, layout, budget);
+  const auto* const planned = std::get_if<PlannedJob>(&outcome);
+  // As where the job would run (offload/engine/ladder.h): without NVMe nobody misses it.
+  const bool misses_gpudirect = request.direct && !limits.why_no_gpudirect().empty() && planned != nullptr &&
+                                planned->peak_bytes[static_cast<int>(Tier::kNvme)] > 0;
+  if (planned != nullptr && !misses_gpudirect) return ToProto(*planned, layout, budget);
+  if (misses_gpudirect) {
+    return lacks(
+        "gpudirect",
+        absl::StrCat(limits.why_no_gpudirect(),
+                     "; mend that, or take gpudirect out of memory.require: the numbers stay the same"));
+  }
   const auto& shortfall = std::get<PlanShortfall>(outcome);
-  v1::JobPlan plan;
-  plan.set_fits(false);
-  plan.set_parameters(layout.parameter_count());
-  v1::Shortfall* row = plan.add_shortfalls();
-  row->set_resource(Name(shortfall.tier));
-  row->set_scope("rank");
+  v1::JobPlan plan = lacks(Name(shortfall.tier), shortfall.remedy);
+  v1::Shortfall* const row = plan.mutable_shortfalls(0);
   row->set_requested(shortfall.needed_bytes);
   row->set_free(shortfall.budget_bytes);
   row->set_total(shortfall.budget_bytes);
-  row->set_remedy(shortfall.remedy);
   return plan;
 }
 

@@ -23,6 +23,9 @@ absl::StatusOr<ModelConfig> ModelConfigOf(const v1::JobSpec& spec);
 // For the device of the machine of `limits`: on an accelerator products have other workspaces.
 absl::StatusOr<ModelLayout> ModelLayoutOf(const v1::JobSpec& spec, const v1::ResourceRequest& limits);
 
+// Whether memory.require has it.
+bool Requires(const v1::MemorySpec& memory, v1::Feature feature);
+
 // The budgets a plan of `spec` has on a machine that offers `limits`: the spec's own, or, where they are
 // auto, the limits. A limit of 0 means that nothing is known of the machine: then auto is "what the job would
 // like". How fast the machine is goes along.

@@ -70,6 +70,61 @@ void ExpectExplained(const v1::JobPlan& plan) {
   EXPECT_EQ(plan.machine().source(), Machine().machine().source());
 }
 
+TEST(PlanJobTest, GpuDirectIsInThePlanOfAJobThatRequiresItAndMissedWhereItCannotBeHad) {
+  using ::testing::Contains;
+  using ::testing::HasSubstr;
+  v1::JobSpec spec = Example();
+  spec.mutable_model()->mutable_config()->set_layers(2);
+  spec.mutable_memory()->mutable_placement()->set_params(v1::TIER_NVME);
+  const v1::JobPlan through = Plan(spec, Machine());
+  spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
+  const v1::JobPlan direct = Plan(spec, Machine());
+  ASSERT_TRUE(through.fits() && direct.fits());
+  EXPECT_THAT(direct.notes(), Contains(HasSubstr("gpudirect: of a step's bytes on nvme the GPU reads ")));
+  EXPECT_THAT(through.notes(), Not(Contains(HasSubstr("gpudirect: "))));
+  const auto lanes = [](const v1::JobPlan& plan) {
+    std::set<std::string> names;
+    for (const v1::LaneRow& row : plan.lanes()) names.insert(row.lane());
+    return names;
+  };
+  EXPECT_EQ(lanes(direct).count("nvme-read-direct"), 1u);
+  EXPECT_EQ(lanes(through).count("nvme-read-direct"), 0u);
+  // Nothing is staged in the host.
+  ASSERT_EQ(direct.tiers(1).tier(), "host");
+  EXPECT_LT(direct.tiers(1).minimum_bytes(), through.tiers(1).minimum_bytes());
+  // The smallest budget is enough, and a block less is not.
+  v1::ResourceRequest limits = Machine();
+  limits.set_host_bytes(direct.tiers(1).minimum_bytes());
+  EXPECT_TRUE(Plan(spec, limits).fits());
+  limits.set_host_bytes(direct.tiers(1).minimum_bytes() - 4096);
+  EXPECT_FALSE(Plan(spec, limits).fits());
+
+  limits = Machine();
+  limits.set_why_no_gpudirect("nvidia-fs is not loaded");
+  const v1::JobPlan refused = Plan(spec, limits);
+  EXPECT_FALSE(refused.fits());
+  ASSERT_EQ(refused.shortfalls_size(), 1);
+  EXPECT_EQ(refused.shortfalls(0).resource(), "gpudirect");
+  EXPECT_THAT(refused.shortfalls(0).remedy(),
+              HasSubstr("nvidia-fs is not loaded; mend that, or take gpudirect"));
+  spec.mutable_memory()->clear_require();
+  EXPECT_EQ(Plan(spec, limits).SerializeAsString(), through.SerializeAsString());
+}
+
+TEST(PlanJobTest, AJobInFp8DoesNotFitWhereTheGpuHasNone) {
+  v1::JobSpec spec = Example();
+  v1::ResourceRequest limits = Machine();
+  limits.set_why_no_fp8("it has compute capability 7.5: use training.precision: bf16");
+  EXPECT_TRUE(Plan(spec, limits).fits());
+  spec.mutable_training()->set_precision(v1::PRECISION_FP8);
+  const v1::JobPlan refused = Plan(spec, limits);
+  EXPECT_FALSE(refused.fits());
+  ASSERT_EQ(refused.shortfalls_size(), 1);
+  EXPECT_EQ(refused.shortfalls(0).resource(), "fp8");
+  EXPECT_EQ(refused.shortfalls(0).remedy(), limits.why_no_fp8());
+  EXPECT_TRUE(Plan(spec, Machine()).fits());
+}
+
 TEST(PlanJobTest, EightBitStatesTakeHalfTheRoomAndTraffic) {
   v1::JobSpec spec = Example();
   const v1::JobPlan floats = Plan(spec, Machine());

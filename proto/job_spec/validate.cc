@@ -467,6 +467,8 @@ void CheckMemory(const v1::JobSpec& spec, Checker& check) {
   };
   check.Require(!required(v1::FEATURE_O_DIRECT) || memory.io().direct() != v1::DIRECT_IO_OFF,
                 "memory.require", "has o_direct, but memory.io.direct is off: remove one of them");
+  check.Require(!required(v1::FEATURE_GPUDIRECT) || memory.io().direct() != v1::DIRECT_IO_OFF,
+                "memory.require", "has gpudirect, but memory.io.direct is off: remove one of them");
   for (const v1::Feature feature : {v1::FEATURE_IO_URING, v1::FEATURE_REGISTERED_BUFFERS}) {
     check.Require(!required(feature) || memory.io().backend() != v1::IO_BACKEND_THREADS, "memory.require",
                   absl::StrCat("has ", EnumText(*v1::Feature_descriptor()->FindValueByNumber(feature)),

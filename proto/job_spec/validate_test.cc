@@ -362,6 +362,12 @@ INSTANTIATE_TEST_SUITE_P(
                   Memory(s).mutable_io()->set_direct(v1::DIRECT_IO_OFF);
                 },
                 "memory.require", "memory.io.direct is off"},
+        BadCase{"RequireGpuDirect",
+                [](Spec& s) {
+                  Memory(s).add_require(v1::FEATURE_GPUDIRECT);
+                  Memory(s).mutable_io()->set_direct(v1::DIRECT_IO_OFF);
+                },
+                "memory.require", "has gpudirect, but memory.io.direct is off"},
         BadCase{"RequireIoUring",
                 [](Spec& s) {
                   Memory(s).add_require(v1::FEATURE_IO_URING);

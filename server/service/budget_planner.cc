@@ -33,6 +33,11 @@ absl::StatusOr<v1::JobPlan> PlanByBudget(const v1::JobSpec& spec, const v1::Reso
   resources.set_device_bytes(Take(plan, "device", spec.memory().device(), limits.device_bytes()));
   resources.set_host_bytes(Take(plan, "host", spec.memory().host(), limits.host_bytes()));
   resources.set_nvme_bytes(Take(plan, "nvme", spec.memory().nvme(), limits.nvme_bytes()));
+  if (spec.training().precision() == v1::PRECISION_FP8 && !limits.why_no_fp8().empty()) {
+    v1::Shortfall* shortfall = plan.add_shortfalls();
+    shortfall->set_resource("fp8");
+    shortfall->set_remedy(limits.why_no_fp8());
+  }
   plan.set_fits(plan.shortfalls_size() == 0);
   plan.set_micro_batch(spec.training().micro_batch());
   return plan;

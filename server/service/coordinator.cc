@@ -22,6 +22,7 @@ constexpr int64_t kSlowStoreNanos = 5'000'000'000;
 constexpr int64_t kDiskFullBytes = 64 << 10;
 constexpr int64_t kLostWorkerKeptNanos = int64_t{3600} * 1'000'000'000;
 constexpr size_t kPlansPerTick = 4;
+constexpr size_t kRungWhyMax = 500;
 constexpr auto kWaitSlice = std::chrono::milliseconds(250);
 
 const char* ReasonOfEvent(const Job& before, const Job& after) {
@@ -34,14 +35,19 @@ const char* ReasonOfEvent(const Job& before, const Job& after) {
 v1::ResourceRequest LimitsOf(const Worker& worker) {
   v1::ResourceRequest limits = ToProto(worker.total);
   if (worker.capacity.has_machine()) *limits.mutable_machine() = worker.capacity.machine();
+  for (const v1::Rung& rung : worker.capacity.ladder()) {
+    if (rung.rung() == "gpudirect") limits.set_why_no_gpudirect(TruncateUtf8(rung.why(), kRungWhyMax));
+    if (rung.rung() == "fp8") limits.set_why_no_fp8(TruncateUtf8(rung.why(), kRungWhyMax));
+  }
   return limits;
 }
 
 // Two workers are never measured to be equally fast, so in effect each that was measured is its own class.
-std::string CapacityClass(const Worker& worker) {
-  const std::string machine = worker.capacity.machine().SerializeAsString();
-  return absl::StrCat(worker.total.device_bytes, "/", worker.total.host_bytes, "/", worker.total.nvme_bytes,
-                      "/", Crc32c(machine.data(), machine.size()), "/", WhyNoFp8(worker.capacity));
+std::string CapacityClass(const v1::ResourceRequest& limits) {
+  const std::string machine =
+      absl::StrCat(limits.machine().SerializeAsString(), limits.why_no_gpudirect(), "/", limits.why_no_fp8());
+  return absl::StrCat(limits.device_bytes(), "/", limits.host_bytes(), "/", limits.nvme_bytes(), "/",
+                      Crc32c(machine.data(), machine.size()));
 }
 
 absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(CoordinatorOptions options, Clock& clock,
@@ -380,7 +386,7 @@ void Coordinator::RunSchedule() {
   ScheduleResult result = Schedule(
       table_, workers_, [this](const Job& job, const Worker& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
         const Live& live = live_[job.uid];
-        const auto plan = live.plans.find(CapacityClass(worker));
+        const auto plan = live.plans.find(CapacityClass(LimitsOf(worker)));
         return plan == live.plans.end() ? nullptr : plan->second;
       });
   missing_plans_ = std::move(result.missing);
@@ -413,7 +419,6 @@ void Coordinator::MakeMissingPlans() {
     v1::JobSpec spec;
     Resources total;
     v1::ResourceRequest limits;
-    std::string why_no_fp8;
     std::shared_ptr<v1::JobPlan> plan;
   };
   std::vector<Missing> todo;
@@ -423,13 +428,14 @@ void Coordinator::MakeMissingPlans() {
       const JobPtr job = table_.Find(uid);
       const auto worker = workers_.find(worker_id);
       if (job == nullptr || worker == workers_.end()) continue;
-      std::string capacity_class = CapacityClass(worker->second);
+      v1::ResourceRequest limits = LimitsOf(worker->second);
+      std::string capacity_class = CapacityClass(limits);
       const auto same = [&, &uid = uid](const Missing& other) {
         return other.uid == uid && other.capacity_class == capacity_class;
       };
       if (std::any_of(todo.begin(), todo.end(), same)) continue;
-      todo.push_back({uid, std::move(capacity_class), job->spec, worker->second.total,
-                      LimitsOf(worker->second), WhyNoFp8(worker->second.capacity), nullptr});
+      todo.push_back(
+          {uid, std::move(capacity_class), job->spec, worker->second.total, std::move(limits), nullptr});
       if (todo.size() == kPlansPerTick) break;
     }
     missing_plans_.clear();
@@ -441,7 +447,6 @@ void Coordinator::MakeMissingPlans() {
     if (plan.ok()) {
       *missing.plan = *std::move(plan);
       RefuseBeyondCapacity(*missing.plan, missing.total);
-      RefuseWithoutFp8(*missing.plan, missing.spec, missing.why_no_fp8);
     } else {
       v1::Shortfall* shortfall = missing.plan->add_shortfalls();
       shortfall->set_resource("plan");

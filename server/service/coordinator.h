@@ -291,7 +291,7 @@ class Coordinator {
 // What a worker offers to one job: its total capacity, and how fast it is.
 v1::ResourceRequest LimitsOf(const Worker& worker);
 // The class of workers that share plans.
-std::string CapacityClass(const Worker& worker);
+std::string CapacityClass(const v1::ResourceRequest& limits);
 
 }  // namespace strata::server
 

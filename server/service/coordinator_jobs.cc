@@ -98,14 +98,14 @@ absl::Status Unsatisfiable(const v1::JobSpec& spec, const v1::JobPlan& plan) {
   ErrorMetadata metadata;
   for (int i = 0; i < std::min(plan.shortfalls_size(), 4); ++i) {
     const v1::Shortfall& shortfall = plan.shortfalls(i);
-    if (shortfall.requested() == 0) {  // No matter of bytes.
-      absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), ": ", shortfall.remedy());
-      continue;
+    absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource());
+    // Some things are there or not.
+    if (shortfall.requested() > 0) {
+      absl::StrAppend(&message, " needs ", FormatBytes(shortfall.requested()), " (", shortfall.requested(),
+                      " bytes), there is ", FormatBytes(shortfall.total()), " (", shortfall.total(),
+                      " bytes)");
     }
-    absl::StrAppend(&message, i == 0 ? ": " : "; ", shortfall.resource(), " needs ",
-                    FormatBytes(shortfall.requested()), " (", shortfall.requested(), " bytes), there is ",
-                    FormatBytes(shortfall.total()), " (", shortfall.total(), " bytes)",
-                    shortfall.remedy().empty() ? "" : ": ", shortfall.remedy(),
+    absl::StrAppend(&message, shortfall.remedy().empty() ? "" : ": ", shortfall.remedy(),
                     IsAuto(spec.memory(), shortfall.resource())
                         ? absl::StrCat("; no worker has more: add one, or give one more with --",
                                        shortfall.resource(), "-bytes")
@@ -207,7 +207,6 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     std::string name;
     Resources total;
     v1::ResourceRequest limits;
-    std::string why_no_fp8;
   };
   std::vector<Class> order;
   {
@@ -216,10 +215,9 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     for (const auto& [id, worker] : workers_) {
       if (worker.state != WorkerState::kReady && worker.state != WorkerState::kQuarantined) continue;
       if (!only_worker.empty() && id != only_worker) continue;
-      std::string name = CapacityClass(worker);
-      if (seen.insert(name).second) {
-        order.push_back({std::move(name), worker.total, LimitsOf(worker), WhyNoFp8(worker.capacity)});
-      }
+      v1::ResourceRequest limits = LimitsOf(worker);
+      std::string name = CapacityClass(limits);
+      if (seen.insert(name).second) order.push_back({std::move(name), worker.total, std::move(limits)});
     }
   }
   if (order.empty()) {
@@ -238,7 +236,6 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     absl::StatusOr<v1::JobPlan> plan = planner_(spec, order[i].limits);
     if (!plan.ok()) return PlannerError(plan.status());
     RefuseBeyondCapacity(*plan, order[i].total);
-    RefuseWithoutFp8(*plan, spec, order[i].why_no_fp8);
     if (plans != nullptr) (*plans)[order[i].name] = std::make_shared<const v1::JobPlan>(*plan);
     if (plan->fits()) return plan;
     if (!first) first = *std::move(plan);

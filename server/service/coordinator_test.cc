@@ -103,6 +103,21 @@ TEST_F(CoordinatorTest, AJobInFp8GoesToAWorkerThatMultipliesInIt) {
   EXPECT_EQ(Get("fp8").status().tasks(0).worker(), "new");
 }
 
+// The planner learns it, and workers that differ in it are planned for apart.
+TEST_F(CoordinatorTest, LimitsSayWhyAWorkerHasNoGpuDirect) {
+  Worker worker;
+  v1::Rung& rung = *worker.capacity.add_ladder();
+  rung.set_rung("gpudirect");
+  rung.set_chosen("nvidia-fs 2.19");
+  const v1::ResourceRequest has = LimitsOf(worker);
+  EXPECT_EQ(has.why_no_gpudirect(), "");
+  rung.set_chosen("host arena");
+  rung.set_why("no cuFile");
+  const v1::ResourceRequest lacks = LimitsOf(worker);
+  EXPECT_EQ(lacks.why_no_gpudirect(), "no cuFile");
+  EXPECT_NE(CapacityClass(has), CapacityClass(lacks));
+}
+
 TEST_F(CoordinatorTest, AJobThatFitsLaterWaitsWithNumbers) {
   ASSERT_TRUE(Register("w1", 1, 50).ok());
   ASSERT_TRUE(Create("a", Spec(30 * kMiB)).ok());

@@ -172,21 +172,6 @@ void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total) {
   add("nvme", wanted.nvme_bytes, total.nvme_bytes);
 }
 
-std::string WhyNoFp8(const v1::Capacity& capacity) {
-  for (const v1::Rung& rung : capacity.ladder()) {
-    if (rung.rung() == "fp8") return rung.why();
-  }
-  return "";
-}
-
-void RefuseWithoutFp8(v1::JobPlan& plan, const v1::JobSpec& spec, const std::string& why_no_fp8) {
-  if (spec.training().precision() != v1::PRECISION_FP8 || why_no_fp8.empty()) return;
-  plan.set_fits(false);
-  v1::Shortfall* shortfall = plan.add_shortfalls();
-  shortfall->set_resource("fp8");
-  shortfall->set_remedy(why_no_fp8);
-}
-
 Resources FromProto(const v1::ResourceRequest& request) {
   return {Clamp(request.device_bytes()), Clamp(request.host_bytes()), Clamp(request.nvme_bytes())};
 }

@@ -73,10 +73,6 @@ int64_t NvmeFreeNow(const v1::Capacity& capacity);
 // A plan may say that it fits and still ask for more than there is; then it does not fit, and says what is
 // missing.
 void RefuseBeyondCapacity(v1::JobPlan& plan, const Resources& total);
-// Why the worker's GPU does not multiply in fp8, with a remedy: its rung "fp8". "": it does, or nobody said.
-std::string WhyNoFp8(const v1::Capacity& capacity);
-// A job in fp8 then does not fit, and says so.
-void RefuseWithoutFp8(v1::JobPlan& plan, const v1::JobSpec& spec, const std::string& why_no_fp8);
 Resources FromProto(const v1::ResourceRequest& request);
 v1::ResourceRequest ToProto(const Resources& resources);
 

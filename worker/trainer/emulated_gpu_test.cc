@@ -45,7 +45,7 @@ class EmulatedAccelerator : public Accelerator {
   std::string description() const override { return "emulated kernels"; }
   std::string identity() const override { return description(); }
   int64_t memory_bytes() const override { return int64_t{1} << 40; }
-  std::string gpudirect() override { return "no cuFile here"; }
+  absl::StatusOr<std::string> gpudirect() override { return NoCufile().status(); }
   absl::StatusOr<int64_t> FreeForJobs() override { return memory_bytes(); }
   absl::Status Release() override { return absl::OkStatus(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
@@ -71,12 +71,13 @@ class EmulatedGpuTest : public EngineTest {
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, kernels_->MakeOps(compute)); },
          .states = {.make =
                         [this](Workspace) { return EnqueuedStateOps(*cuda_, kernels_->MakeStateOps()); }}},
-        NoCufile);
+        [this]() -> absl::StatusOr<CufileApi*> { return &cufile_; });
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     accelerator_ = *std::move(accelerator);
   }
   void Adjust(EngineOptions& options) override { options.accelerator = {accelerator_.get(), ""}; }
 
+  FakeCufile cufile_;
   std::unique_ptr<FakeCuda> cuda_;
   std::unique_ptr<EmulatedKernels> kernels_;
   std::unique_ptr<Accelerator> accelerator_;
@@ -113,6 +114,25 @@ TEST_F(EmulatedGpuTest, AJobGivesTheBitsOfTheSameKernelsOnTheCpuDevice) {
       EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "");
     }
   }
+}
+
+// The kernel's checksums are those that the host has written and compares with.
+TEST_F(EmulatedGpuTest, DirectTransfersCheckedByTheDeviceGiveTheSameBits) {
+  v1::JobSpec spec = Tiny(SmallLlama());
+  spec.mutable_training()->set_steps(3);
+  // With one slot ahead the first layer's input leaves the device.
+  spec.mutable_model()->mutable_config()->set_layers(2);
+  spec.mutable_memory()->set_prefetch_depth(1);
+  UseCpuDevice();
+  const std::string expected = Bits(spec);
+  Place(*spec.mutable_memory(), v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_NVME);
+  spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
+  UseFakeGpu({.order = FakeCudaOptions::Order::kRandom, .seed = 4});
+  EXPECT_EQ(Bits(spec), expected);
+  EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "");
+  EXPECT_EQ(cufile_.Complaints(), "");
+  EXPECT_GT(cufile_.reads(), 10);
+  EXPECT_GE(cufile_.writes(), 3 * 2);
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
 // The engine on the CUDA device backend over FakeCuda: the real plans, executor and model, the math of the
 // CPU as work of streams that runs as late as events permit. What holds for a GPU but for its kernels.
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <map>
+#include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "common/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/optimizer/cpu_state_ops.h"
+#include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/device/cuda_accelerator.h"
 #include "offload/device/fake_cuda.h"
 #include "offload/device/fake_cufile.h"
@@ -179,6 +184,9 @@ class WrappedDevice : public Device {
   absl::Status CopyToHost(Stream* stream, std::byte* host, const std::byte* device, int64_t bytes) override {
     return inner_->CopyToHost(stream, host, device, bytes);
   }
+  absl::StatusOr<std::unique_ptr<IoEngine>> CreateDirectEngine() override {
+    return inner_->CreateDirectEngine();
+  }
   StateOps& state_ops() override { return inner_->state_ops(); }
 
  private:
@@ -204,7 +212,11 @@ class AnnouncedDevice : public WrappedDevice {
 // A device backend with a bug: some of its waits do nothing.
 class ForgetfulDevice : public WrappedDevice {
  public:
-  enum class Forgets { kWait, kSynchronize };
+  enum class Forgets {
+    kWait,
+    kSynchronize,
+    kSynchronizeWithLanes,  // but not with a checksum, whose stream has a single event
+  };
   ForgetfulDevice(std::unique_ptr<Device> inner, Forgets what)
       : WrappedDevice(std::move(inner)), what_(what) {}
 
@@ -212,13 +224,26 @@ class ForgetfulDevice : public WrappedDevice {
     if (what_ == Forgets::kWait) return absl::OkStatus();
     return WrappedDevice::Wait(stream, event);
   }
+  absl::Status Record(Stream* stream, DeviceEvent* event) override {
+    MutexLock lock(mu_);
+    stream_of_[event] = stream;
+    events_[stream].insert(event);
+    return WrappedDevice::Record(stream, event);
+  }
   absl::Status Synchronize(DeviceEvent* event) override {
     if (what_ == Forgets::kSynchronize) return absl::OkStatus();
+    if (what_ == Forgets::kSynchronizeWithLanes) {
+      MutexLock lock(mu_);
+      if (events_[stream_of_[event]].size() > 1) return absl::OkStatus();
+    }
     return WrappedDevice::Synchronize(event);
   }
 
  private:
   const Forgets what_;
+  Mutex mu_;
+  std::map<DeviceEvent*, Stream*> stream_of_ ABSL_GUARDED_BY(mu_);
+  std::map<Stream*, std::set<DeviceEvent*>> events_ ABSL_GUARDED_BY(mu_);
 };
 
 class WrappedAccelerator : public Accelerator {
@@ -229,7 +254,7 @@ class WrappedAccelerator : public Accelerator {
   std::string description() const override { return inner_->description(); }
   std::string identity() const override { return inner_->identity(); }
   int64_t memory_bytes() const override { return inner_->memory_bytes(); }
-  std::string gpudirect() override { return inner_->gpudirect(); }
+  absl::StatusOr<std::string> gpudirect() override { return inner_->gpudirect(); }
   absl::StatusOr<int64_t> FreeForJobs() override { return inner_->FreeForJobs(); }
   absl::Status Release() override { return inner_->Release(); }
   absl::StatusOr<std::unique_ptr<Device>> CreateDevice(int64_t budget_bytes) override {
@@ -257,7 +282,7 @@ class FakeGpuTest : public EngineTest {
         *cuda_,
         {.make_ops = [this](DType compute) { return EnqueuedOps(*cuda_, MakeCpuOps(compute, 1)); },
          .states = {.make = [this](Workspace) { return EnqueuedStateOps(*cuda_, MakeCpuStateOps(1)); }}},
-        NoCufile);
+        [this]() -> absl::StatusOr<CufileApi*> { return cufile_ == nullptr ? NoCufile() : cufile_.get(); });
     ASSERT_TRUE(accelerator.ok()) << accelerator.status();
     WrapDevice(*std::move(accelerator), [this](std::unique_ptr<Device> device) {
       return std::make_unique<AnnouncedDevice>(*cuda_, std::move(device));
@@ -265,6 +290,11 @@ class FakeGpuTest : public EngineTest {
   }
   void WrapDevice(std::unique_ptr<Accelerator> accelerator, WrappedAccelerator::Wrap wrap) {
     accelerator_ = std::make_unique<WrappedAccelerator>(std::move(accelerator), std::move(wrap));
+  }
+  // The same with GPUDirect Storage.
+  void UseDirectGpu(const FakeCudaOptions& options) {
+    cufile_ = std::make_unique<FakeCufile>();
+    UseGpu(options);
   }
   void UseCpu() {
     accelerator_.reset();
@@ -300,6 +330,7 @@ class FakeGpuTest : public EngineTest {
   }
 
   std::unique_ptr<FakeCuda> cuda_;
+  std::unique_ptr<FakeCufile> cufile_;  // null: none
   std::unique_ptr<Accelerator> accelerator_;
   double pass_seconds_ = 0;  // SlowCompute; 0: none
 };
@@ -484,12 +515,257 @@ TEST_F(FakeGpuTest, GpuDirectIsARungOfJobsWithNvmeAndRefusedWhereRequired) {
   EXPECT_THAT(refused.message(),
               HasSubstr("memory.require: gpudirect cannot be had, there is only host arena: "));
   EXPECT_THAT(refused.message(),
-              HasSubstr("this machine: no cuFile here; take it out of memory.require: the numbers "
-                        "stay the same"));
+              HasSubstr("no cuFile here; mend that, or take it out of memory.require: the numbers stay the "
+                        "same"));
   spec.mutable_memory()->clear_require();
   auto engine = Make(spec);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_EQ((*engine)->ladder().back().feature, Feature::kGpuDirect);
+}
+
+// As much as there is for direct transfers: parameters, inputs and saved areas on NVMe, with so little memory
+// that they have no other place.
+v1::JobSpec Direct(v1::JobSpec spec, int layers = 5, int depth = 1) {
+  spec.mutable_model()->mutable_config()->set_layers(layers);
+  v1::MemorySpec& memory = *spec.mutable_memory();
+  Place(memory, v1::TIER_NVME, v1::TIER_HOST, v1::TIER_NVME, v1::TIER_NVME);
+  memory.set_recompute(v1::RECOMPUTE_NONE);
+  memory.set_prefetch_depth(depth);
+  memory.add_require(v1::FEATURE_GPUDIRECT);
+  memory.set_device(PlanJob(spec, {})->tiers(0).minimum_bytes());
+  memory.set_host(PlanJob(spec, {})->tiers(1).minimum_bytes());
+  return spec;
+}
+
+// The same job on the other way, with room for it.
+v1::JobSpec Through(v1::JobSpec direct) {
+  direct.mutable_memory()->clear_require();
+  direct.mutable_memory()->set_device(64 * kMiB);
+  direct.mutable_memory()->set_host(64 * kMiB);
+  return direct;
+}
+
+int64_t Count(const StepPlan& plan, OpKind kind, ContentKind content) {
+  return std::count_if(plan.ops.begin(), plan.ops.end(), [&](const Op& op) {
+    return op.kind == kind && op.operands[0].content.kind == content;
+  });
+}
+
+TEST_F(FakeGpuTest, DirectTransfersGiveTheBitsOfTheCpuWithoutARace) {
+  for (const v1::Mode mode :
+       {v1::MODE_SYNC, v1::MODE_FORWARD_OVERLAP, v1::MODE_SPECULATIVE, v1::MODE_DELAYED}) {
+    std::string losses, hash;
+    for (const int depth : {1, 2}) {
+      v1::JobSpec spec = TinyLlama();
+      spec.mutable_memory()->set_mode(mode);
+      spec.mutable_memory()->set_io_threads(depth == 1 ? 1 : 4);
+      spec = Direct(spec, /*layers=*/5, depth);
+      if (losses.empty()) {
+        UseCpu();
+        Bits(Through(spec), /*hash_each_step=*/false);
+        losses = losses_;
+        hash = final_hash_;
+      }
+      const uint64_t seed = 10 * static_cast<uint64_t>(mode) + static_cast<uint64_t>(depth);
+      const std::string name = absl::StrCat(v1::Mode_Name(mode), ", depth ", depth);
+      UseDirectGpu({.order = depth == 1 ? Order::kLazy : Order::kRandom, .seed = seed});
+      Bits(spec, /*hash_each_step=*/depth == 1);
+      EXPECT_EQ(losses_, losses) << name;
+      EXPECT_EQ(final_hash_, hash) << name;
+      EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "") << name;
+      EXPECT_EQ(cufile_->Complaints(), "") << name;
+      EXPECT_GT(cufile_->reads(), 20) << name;
+      EXPECT_GT(cufile_->writes(), 5) << name;
+    }
+  }
+}
+
+TEST_F(FakeGpuTest, WhatIsDirectIsInThePlanTheLadderAndTheMetrics) {
+  UseDirectGpu({});
+  v1::JobSpec spec = Direct(TinyLlama());
+  auto engine = Make(spec);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const StepPlan& plan = (*engine)->train().plan();
+  for (const ContentKind content : {ContentKind::kParams, ContentKind::kActivation, ContentKind::kSaved})
+    EXPECT_GT(Count(plan, OpKind::kReadDirect, content), 0) << Name(content);
+  for (const ContentKind content : {ContentKind::kActivation, ContentKind::kSaved})
+    EXPECT_GT(Count(plan, OpKind::kWriteDirect, content), 0) << Name(content);
+  EXPECT_GT(Count(plan, OpKind::kRead, ContentKind::kRecord), 0);
+  const Rung rung = (*engine)->ladder().back();
+  EXPECT_EQ(rung.feature, Feature::kGpuDirect);
+  EXPECT_EQ(rung.chosen, "nvidia-fs 2.19");
+  EXPECT_EQ(rung.why, "");
+  EXPECT_EQ((*engine)->ladder().front().chosen, "io_uring");
+  std::string notes, lanes;
+  for (const std::string& note : (*engine)->plan().notes()) notes += note + "\n";
+  for (const v1::LaneRow& row : (*engine)->plan().lanes()) lanes += row.lane() + " ";
+  EXPECT_THAT(notes, HasSubstr("gpudirect: "));
+  EXPECT_THAT(lanes, HasSubstr("nvme-read-direct "));
+  EXPECT_THAT(lanes, HasSubstr("nvme-write-direct"));
+
+  ASSERT_TRUE((*engine)->Initialize(7).ok());
+  RandomTokens source(spec);
+  TrainerCounters counters = StartOf(spec);
+  ASSERT_TRUE((*engine)->train().Run(source, 2, counters).ok());
+  const PlannedJob& planned = (*engine)->planned();
+  const StepResult& result = source.results.back();
+  const int device = static_cast<int>(Tier::kDevice), nvme = static_cast<int>(Tier::kNvme);
+  EXPECT_EQ(result.read_bytes[nvme], planned.read_bytes[nvme]);
+  EXPECT_EQ(result.written_bytes[device], planned.written_bytes[device]);
+  EXPECT_EQ(result.read_bytes[device], planned.read_bytes[device]);
+  const StepMetrics metrics = SummarizeStep(plan, result);
+  const auto sum = [](const TrafficBytes& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+  };
+  for (int tier = 0; tier < kTierCount; ++tier) {
+    EXPECT_EQ(sum(metrics.read[tier]), planned.read_bytes[tier]) << tier;
+    EXPECT_EQ(sum(metrics.written[tier]), planned.written_bytes[tier]) << tier;
+  }
+}
+
+TEST_F(FakeGpuTest, AJobResumesToTheSameBitsWithAndWithoutDirectTransfers) {
+  const v1::JobSpec direct = Direct(TinyLlama()), through = Through(direct);
+  UseGpu({});
+  Bits(through, /*hash_each_step=*/false);
+  const std::string expected = final_hash_;
+  for (const bool first : {false, true}) {
+    UseDirectGpu({.seed = 3});
+    const v1::JobSpec& before = first ? direct : through;
+    const v1::JobSpec& after = first ? through : direct;
+    TrainerCounters counters = StartOf(before);
+    std::string path;
+    {
+      auto engine = Make(before);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      ASSERT_TRUE((*engine)->Initialize(before.training().seed()).ok());
+      RandomTokens source(before);
+      ASSERT_TRUE((*engine)->train().Run(source, 1, counters).ok());
+      path = Save(**engine, absl::StrCat(folder_, "/checkpoints", first), counters);
+    }
+    auto engine = Make(after);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const auto reader = CheckpointReader::Open(path);
+    ASSERT_TRUE(reader.ok()) << reader.status();
+    ASSERT_TRUE((*engine)->LoadCheckpoint(**reader, 1).ok());
+    RandomTokens source(after);
+    ASSERT_TRUE((*engine)->train().Run(source, after.training().steps() - 1, counters).ok());
+    EXPECT_EQ((*engine)->StateHash(counters.iterations).value_or("?"), expected) << first;
+    engine->reset();
+    EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "");
+    EXPECT_EQ(cufile_->Complaints(), "");
+  }
+}
+
+// One byte, once: the transfer is repeated. Each time: it is data loss, told with its place.
+TEST_F(FakeGpuTest, AFlippedByteOfADirectReadIsNeverUsed) {
+  const v1::JobSpec spec = Direct(TinyLlama(), /*layers=*/2);
+  UseDirectGpu({.seed = 9});
+  const auto expected = Train(spec, 2);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  const int reads = cufile_->reads();
+  ASSERT_GT(reads, 20);
+  for (const bool once : {true, false}) {
+    for (int nth = 0; nth < reads; nth += 1 + reads / 8) {
+      UseDirectGpu({.seed = 9});
+      std::atomic<int> at = 0;
+      cufile_->after_read = [&](std::byte* data, size_t bytes) {
+        const int read = at++;
+        if (once ? read == nth : read >= nth) data[bytes / 3] ^= std::byte{0x10};
+      };
+      const auto hash = Train(spec, 2);
+      if (once) {
+        EXPECT_EQ(hash.value_or(hash.status().ToString()), *expected) << nth;
+      } else {
+        EXPECT_EQ(hash.status().code(), absl::StatusCode::kDataLoss) << nth << ": " << hash.status();
+        EXPECT_EQ(CauseOf(hash.status()), v1::NVME_IO_ERROR);
+        EXPECT_THAT(hash.status().message(), HasSubstr("READ_DIRECT"));
+        EXPECT_THAT(hash.status().message(), HasSubstr("NVMe item "));
+        EXPECT_THAT(hash.status().message(), HasSubstr("bytes at offset "));
+        EXPECT_THAT(hash.status().message(), HasSubstr("/extents: expected "));
+      }
+      EXPECT_EQ(cuda_->Complaints(/*with_leaks=*/true), "") << nth;
+      EXPECT_EQ(cufile_->Complaints(), "") << nth;
+    }
+  }
+}
+
+// Fails the Nth call of cuFile, of CUDA, and the Nth piece of work, for N = 0, 1, 2, ... until nothing fires.
+TEST_F(FakeGpuTest, AFaultAnywhereOnTheDirectWayIsAnErrorWithItsCauseAndNeverASuccess) {
+  enum Where { kCufile, kCall, kWork };
+  v1::JobSpec spec = TinyLlama();
+  spec.mutable_training()->set_global_batch(2);
+  spec = Direct(spec, /*layers=*/2);
+  UseDirectGpu({});
+  const auto expected = Train(spec, 2);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const Where where : {kCufile, kCall, kWork}) {
+    int failed = 0;
+    int nth = 0;
+    for (bool fired = true; fired; nth += nth < 40 || where == kCufile ? 1 : 11) {
+      UseDirectGpu({.seed = static_cast<uint64_t>(nth)});
+      if (where == kCufile) {
+        cufile_->fail_call = nth;
+        cufile_->error = {cufile::kIoError, 0};
+      } else if (where == kCall) {
+        cuda_->FailCall(nth, kCudaLaunchFailure);
+      } else {
+        cuda_->FailWork(nth, kCudaIllegalAddress);
+      }
+      const auto hash = Train(spec, 2);
+      fired = where == kCufile ? cufile_->calls() > nth : cuda_->failed();
+      if (hash.ok()) {
+        // It came after the last result, or not at all.
+        EXPECT_EQ(*hash, *expected) << nth;
+      } else {
+        ++failed;
+        EXPECT_TRUE(fired) << hash.status();
+        const v1::FailureCause cause = CauseOf(hash.status());
+        if (where == kCufile) {
+          const bool refused = hash.status().code() == absl::StatusCode::kFailedPrecondition;
+          EXPECT_EQ(cause, refused ? v1::USER_ERROR : v1::NVME_IO_ERROR) << nth << ": " << hash.status();
+          EXPECT_THAT(hash.status().message(), HasSubstr("cuFile error 5044"));
+        } else {
+          EXPECT_EQ(cause, v1::DEVICE_FAULT) << nth << ": " << hash.status();
+        }
+      }
+      EXPECT_EQ(cuda_->Complaints(false), "") << nth;
+      EXPECT_EQ(cufile_->Complaints(), "") << nth;
+    }
+    std::printf("%d: faults at 0 .. %d, %d runs failed\n", static_cast<int>(where), nth, failed);
+    EXPECT_GT(failed, 30);
+  }
+}
+
+// An evaluation: the host waits for a checksum before it compares it, and before it reads into a slot for the
+// block that has used it.
+TEST_F(FakeGpuTest, ADirectReadThatDoesNotWaitForTheDeviceIsFound) {
+  using Forgets = ForgetfulDevice::Forgets;
+  const v1::JobSpec spec = Direct(TinyLlama());
+  for (const auto& [forgets, race] :
+       {std::pair(Forgets::kSynchronize, "reads what Checksums"),
+        std::pair(Forgets::kSynchronizeWithLanes, "a read from NVMe writes what")}) {
+    UseDirectGpu({.order = Order::kLazy, .seed = 5});
+    WrapDevice(std::move(accelerator_), [what = forgets](std::unique_ptr<Device> device) {
+      return std::make_unique<ForgetfulDevice>(std::move(device), what);
+    });
+    auto engine = Make(spec);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    ASSERT_TRUE((*engine)->Initialize(7).ok());
+    RandomTokens source(spec);
+    TrainerCounters counters = StartOf(spec);
+    EXPECT_FALSE((*engine)->eval().Run(source, 1, counters).ok());
+    EXPECT_THAT(cuda_->Complaints(false), HasSubstr(race));
+  }
+}
+
+TEST_F(FakeGpuTest, DirectTransfersNeedFilesOpenForDirectIo) {
+  v1::JobSpec spec = Direct(TinyLlama());
+  spec.mutable_memory()->mutable_io()->set_direct(v1::DIRECT_IO_OFF);
+  UseDirectGpu({});
+  const absl::Status refused = Make(spec).status();
+  EXPECT_EQ(CauseOf(refused), v1::USER_ERROR) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("is not read by O_DIRECT: asked for"));
+  EXPECT_EQ(cufile_->Complaints(), "");
 }
 
 TEST_F(FakeGpuTest, AJobThatRequiresAGpuFailsWithoutOne) {

@@ -45,6 +45,7 @@ class Cudart : public CudaApi {
     std::snprintf(info->driver, sizeof(info->driver), "CUDA %d.%d", cuda / 1000, cuda % 1000 / 10);
     return unknown;
   }
+  int SetDevice(int device) override { return cudaSetDevice(device); }
   int MemGetInfo(size_t* free_bytes, size_t* total_bytes) override {
     return cudaMemGetInfo(free_bytes, total_bytes);
   }

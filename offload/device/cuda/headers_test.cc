@@ -12,12 +12,18 @@
 #define STRATA_HAS_NCCL 1
 #endif
 
+#if __has_include(<cufile.h>)
+#include <cufile.h>
+#define STRATA_HAS_CUFILE 1
+#endif
+
 #include <cstddef>
 
 #include "gtest/gtest.h"
 #include "kernels/cublaslt/cublaslt_api.h"
 #include "kernels/cudnn/cudnn_api.h"
 #include "offload/comm/nccl_api.h"
+#include "offload/device/cufile_api.h"
 
 namespace strata {
 namespace {
@@ -196,6 +202,35 @@ TEST(HeadersTest, Nccl) {
   SAME(our::Config().version, NCCL_VERSION(2, 14, 0));
 #else
   GTEST_SKIP() << "no nccl.h";
+#endif
+}
+
+TEST(HeadersTest, Cufile) {
+#ifdef STRATA_HAS_CUFILE
+  // kIoError, kInvalidContext and kP2pSupported are of cuFile 1.20: headers from before do not have them.
+  namespace our = cufile;
+  SAME(our::kSuccess, CU_FILE_SUCCESS);
+  SAME(our::kVersionMismatch, CU_FILE_DRIVER_VERSION_MISMATCH);
+  SAME(our::kPlatformNotSupported, CU_FILE_PLATFORM_NOT_SUPPORTED);
+  SAME(our::kFileNotSupported, CU_FILE_IO_NOT_SUPPORTED);
+  SAME(our::kDeviceNotSupported, CU_FILE_DEVICE_NOT_SUPPORTED);
+  SAME(our::kNvfsDriverError, CU_FILE_NVFS_DRIVER_ERROR);
+  SAME(our::kCudaDriverError, CU_FILE_CUDA_DRIVER_ERROR);
+  SAME(our::kPointerInvalid, CU_FILE_CUDA_POINTER_INVALID);
+  SAME(our::kContextMismatch, CU_FILE_CUDA_CONTEXT_MISMATCH);
+  SAME(our::kFileTypeInvalid, CU_FILE_INVALID_FILE_TYPE);
+  SAME(our::kNotDirect, CU_FILE_DIO_NOT_SET);
+  SAME(our::kPermissionDenied, CU_FILE_PERMISSION_DENIED);
+  SAME(our::kHandleAlreadyRegistered, CU_FILE_HANDLE_ALREADY_REGISTERED);
+  SAME(our::kPinningFailed, CU_FILE_GPU_MEMORY_PINNING_FAILED);
+  SAME(our::kNvmeSupported, CU_FILE_NVME_SUPPORTED);
+  SAME(our::kHandleTypeFd, CU_FILE_HANDLE_TYPE_OPAQUE_FD);
+  SAME(sizeof(our::Error), sizeof(CUfileError_t));
+  SAME(sizeof(our::Description), sizeof(CUfileDescr_t));
+  SAME(offsetof(our::Description, handle), offsetof(CUfileDescr_t, handle));
+  SAME(offsetof(our::Description, file_system), offsetof(CUfileDescr_t, fs_ops));
+#else
+  GTEST_SKIP() << "no cufile.h";
 #endif
 }
 
