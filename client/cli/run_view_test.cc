@@ -163,7 +163,7 @@ TEST(RunViewTest, SaysWhyAJobWaitsOrFailed) {
   shortfall.set_scope("rank");
   shortfall.set_remedy("there is no GPU");
   view.OnJob(job);
-  EXPECT_EQ(out.Take(), "austen-ab12: QUEUED (UNSATISFIABLE): gpudirect per rank: there is no GPU\n");
+  EXPECT_EQ(out.Take(), "austen-ab12: QUEUED (UNSATISFIABLE): gpudirect: there is no GPU\n");
   job.mutable_status()->set_state(v1::Job::FAILED);
   job.mutable_status()->mutable_last_failure()->set_cause(v1::DEVICE_OOM);
   job.mutable_status()->mutable_last_failure()->set_message("arena is full");
