@@ -85,10 +85,10 @@ TEST_F(LocalLimitsTest, ScratchInMemoryIsWhatTheBudgetsLeave) {
 
 TEST_F(LocalLimitsTest, AJobThatRequiresGpuDirectLearnsWhyThisMachineHasNone) {
   v1::JobSpec spec = Spec(kGiB, kGiB);
-  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "");  // nobody looks
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/", kLocalRunBytes)->why_no_gpudirect(), "");  // nobody looks
   spec.mutable_memory()->add_require(v1::FEATURE_GPUDIRECT);
-  EXPECT_EQ(LocalLimits(spec, Machine(true), "/").why_no_gpudirect(), "no cuFile here");
-  EXPECT_EQ(LocalLimits(spec, Machine(false), "/").why_no_gpudirect(), "there is no GPU");
+  EXPECT_EQ(LocalLimits(spec, Machine(true), "/", kLocalRunBytes)->why_no_gpudirect(), "no cuFile here");
+  EXPECT_EQ(LocalLimits(spec, Machine(false), "/", kLocalRunBytes)->why_no_gpudirect(), "there is no GPU");
 }
 
 TEST_F(LocalLimitsTest, BudgetsBeyondTheMachineNameTheTierThatBindsAndWhatSetsTheLimit) {
