@@ -10,6 +10,7 @@
 #include "common/bfloat16.h"
 #include "common/float16.h"
 #include "common/random.h"
+#include "kernels/checksum/pieces.h"
 #include "kernels/cuda/cuda_state_ops.h"
 #include "kernels/fp8/launch.h"
 #include "kernels/optimizer/code8.h"
@@ -177,6 +178,9 @@ void VisitStateCalls(const MemoryShapes& shapes, CallVisitor& visitor) {
                 [&] { return ops->SumSquares(nullptr, grad, elements, sum, first_bad); });
   visitor.Bytes("accumulate", elements * 12, memory,
                 [&] { return ops->Accumulate(nullptr, step.m, grad, elements); });
+  auto* const crcs = static_cast<uint32_t*>(memory.Zeros(ChecksumPieces(elements * 4) * 4));
+  visitor.Bytes("checksums", elements * 4, memory,
+                [&] { return ops->Checksums(nullptr, grad, elements * 4, crcs); });
 }
 
 void VisitFp8Calls(const MemoryShapes& shapes, CallVisitor& visitor) {
