@@ -321,8 +321,10 @@ class LocalRunTest(unittest.TestCase):
         out, err = self.finish(process, 0)
         address = re.search(r"strata watch austen-ab12 --server (127\S+)", err).group(1)
         self.assertTrue(self.child("strata-server"))
+        self.write("job.yaml", JOB.replace("steps: 3", "steps: 4"))
         _, err = self.finish(self.start(), 9)
-        self.assertIn("another run uses", err)
+        self.assertIn("training.steps: 3 -> 4", err)
+        self.write("job.yaml", JOB)
         self.write("end", "SUCCEEDED")
         done = subprocess.run([STRATA, "watch", "austen-ab12", "--server", address], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -331,6 +333,57 @@ class LocalRunTest(unittest.TestCase):
         self.assertEqual(alive(self.folder), {})
         done = subprocess.run([STRATA, "local", "stop", "--state-dir", self.path("state")], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 3, done.stderr)
+
+    def read_until(self, process, text):
+        seen = ""
+        while text not in seen:
+            line = process.stderr.readline()
+            self.assertTrue(line, seen)
+            seen += line
+        return seen
+
+    def detach(self):
+        process = self.start()
+        self.wait_until_watching()
+        process.send_signal(signal.SIGINT)
+        self.finish(process, 0)
+
+    def test_the_same_command_watches_a_detached_run_again_and_ends_it(self):
+        self.detach()
+        server = self.child("strata-server")
+        again = self.start()
+        self.read_until(again, "watching austen-ab12 again")
+        self.read_until(again, "step ")
+        again.send_signal(signal.SIGINT)
+        _, err = self.finish(again, 0)
+        self.assertIn("The same command watches it again", err)
+        self.assertEqual(self.child("strata-server"), server)
+        again = self.start()
+        self.write("end", "SUCCEEDED")
+        out, err = self.finish(again, 0)
+        self.assertIn("watching austen-ab12 again", err)
+        self.assertIn("train loss   2.5000", out)
+        self.assertEqual(alive(self.folder), {})
+
+    def test_a_detached_run_that_is_over_gives_way_to_a_new_one(self):
+        self.detach()
+        server = self.child("strata-server")
+        os.remove(self.path("job"))
+        process = self.start()
+        self.assertIn("stopping the server and worker of an earlier run", self.read_until(process, "submitted"))
+        self.assertNotEqual(self.child("strata-server"), server)
+        process.send_signal(signal.SIGTERM)
+        self.finish(process, 7)
+        self.assertEqual(alive(self.folder), {})
+
+    def test_a_detached_run_begins_anew_with_restart(self):
+        self.detach()
+        self.write("job.yaml", JOB.replace("steps: 3", "steps: 4"))
+        process = self.start("--restart")
+        self.assertIn("cancelled austen-ab12", self.read_until(process, "submitted"))
+        self.write("end", "SUCCEEDED")
+        self.finish(process, 0)
+        self.assertEqual(alive(self.folder), {})
 
     def test_a_server_that_cannot_start_is_told_with_its_log(self):
         self.write("bin/strata-server", "#!/bin/sh\necho the disk is on fire >&2\nexit 3\n")

@@ -1,5 +1,6 @@
 // strata_trainer: one attempt of one job, started by the agent with its end of a socket pair; or, started by
 // a person, `strata_trainer generate`.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -9,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "common/fd.h"
 #include "common/number_flags.h"
+#include "proto/job_spec/text.h"
 #include "worker/trainer/generate.h"
 #include "worker/trainer/trainer.h"
 #include "worker/trainer_channel/trainer_channel.h"
@@ -16,13 +18,17 @@
 namespace {
 
 int RunGenerate(const strata::GenerateOptions& options) {
+  // Nobody is left to read the text of a client that was killed.
+  (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
   const absl::Status status = strata::Generate(options, [](absl::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   });
-  std::fputs("\n", stdout);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "strata_trainer generate: %s\n", status.ToString().c_str());
+  if (status.ok()) {
+    std::fputs("\n", stdout);
+    return 0;
+  }
+  std::fprintf(stderr, "strata_trainer generate: %s\n", strata::Printable(status.ToString()).c_str());
   return absl::IsNotFound(status) ? 3 : 1;
 }
 

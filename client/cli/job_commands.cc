@@ -154,12 +154,16 @@ ExitCode RunPlan(const Globals& globals, const PlanFlags& flags) {
     return PrintPlan(globals, job, *plan, WhyNoGpu(flags, *plan));
   }
   const bool asks_server = globals.server_given || !flags.worker.empty();
-  if ((!asks_server || IsLoopback(globals.server)) && PrintViolations(job, CheckFiles(job.spec)))
-    return ExitCode::kRejected;
-  if (!asks_server) return PlanHere(globals, job);
-  const absl::StatusOr<v1::JobPlan> plan = Connect(globals)->PlanJob(job.spec, flags.worker);
-  if (!plan.ok()) return FailJob(job, plan.status());
-  return PrintPlan(globals, job, *plan, WhyNoGpu(flags, *plan));
+  const ExitCode code = [&] {
+    if (!asks_server) return PlanHere(globals, job);
+    const absl::StatusOr<v1::JobPlan> plan = Connect(globals)->PlanJob(job.spec, flags.worker);
+    if (!plan.ok()) return FailJob(job, plan.status());
+    return PrintPlan(globals, job, *plan, WhyNoGpu(flags, *plan));
+  }();
+  // How it would fit is worth knowing before its data is there.
+  const bool files_missing =
+      (!asks_server || IsLoopback(globals.server)) && PrintViolations(job, CheckFiles(job.spec));
+  return code == ExitCode::kOk && files_missing ? ExitCode::kRejected : code;
 }
 
 ExitCode RunList(const Globals& globals, const ListFlags& flags) {

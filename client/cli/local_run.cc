@@ -21,6 +21,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "client/cli/binaries.h"
 #include "client/cli/checkpoints.h"
@@ -367,27 +369,33 @@ absl::Status UseResult(const LocalRun& run, Client& client, const v1::Job& job) 
   return absl::OkStatus();
 }
 
+// `service` is null, here and below, where it is the one of an earlier command that has detached.
+absl::Status StopService(const LocalRun& run, LocalService* service) {
+  return service != nullptr ? service->Stop() : StopLocalService(run.state_dir);
+}
+
 // After Ctrl-C: detach, unless a second one or a SIGTERM asks for the end.
-ExitCode Leave(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt,
+ExitCode Leave(const LocalRun& run, LocalService* service, InterruptWatcher& interrupt,
                const std::string& address, const std::string& job) {
   if (interrupt.first_signal() != SIGTERM) {
     PrintError(absl::StrCat(
-        "\nDetached; training goes on in the background. Watch it again with:\n  strata watch ",
+        "\nDetached; training goes on in the background. The same command watches it again, exports and\n"
+        "samples at its end; another way to watch is:\n  strata watch ",
         ShortName(job), " --server ", address, "\nStop it with:\n  strata local stop --state-dir ",
         run.state_dir, "\nPress Ctrl-C again within 2 seconds to stop everything now.\n"));
     if (!interrupt.WaitForSecond(kSecondInterrupt)) {
       (void)unlink(UnfinishedPath(run).c_str());
-      service.Detach();
+      if (service != nullptr) service->Detach();
       return ExitCode::kOk;
     }
   }
   PrintError("Stopping; the same command goes on from the last checkpoint.\n");
-  const absl::Status status = service.Stop();
+  const absl::Status status = StopService(run, service);
   if (!status.ok()) return Fail(status);
   return ExitCode::kCancelled;
 }
 
-absl::StatusOr<v1::Job> Watch(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt,
+absl::StatusOr<v1::Job> Watch(const LocalRun& run, LocalService* service, InterruptWatcher& interrupt,
                               Client& client, const std::string& name) {
   RunView view({.out = stderr, .terminal = RunView::IsTerminal(stderr), .report_follows = true},
                Clock::Real());
@@ -396,34 +404,20 @@ absl::StatusOr<v1::Job> Watch(const LocalRun& run, LocalService& service, Interr
   if (run.globals.format == Format::kJsonl) {
     options.on_row = [&](const v1::MetricRow& row) { PrintOut(ToLine(MetricRowJson(row)) + "\n"); };
   }
-  options.on_tick = [&] { return service.TakeEvents([&](const std::string& event) { view.Note(event); }); };
+  if (service != nullptr) {
+    options.on_tick = [&] {
+      return service->TakeEvents([&](const std::string& event) { view.Note(event); });
+    };
+  }
   return WatchToEnd(client, name, view, options);
 }
 
-// Steps 2 to 4 with a running service. The caller stops it.
-ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt, bool& keep) {
-  const absl::StatusOr<std::string> address = service.WaitForAddress(kServerStart, interrupt.token());
-  if (!address.ok()) {
-    PrintError(LogTail(run.state_dir + "/server.log"));
-    return Fail(address.status());
-  }
-  Client client({.address = *address, .retry_for = kServerStart, .stop = interrupt.token()});
-  const absl::Status ready = WaitForWorker(service, client, interrupt.token());
-  if (!ready.ok()) {
-    PrintError(LogTail(run.state_dir + "/worker.log"));
-    return Fail(ready);
-  }
-  const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
-  if (!plan.ok()) return FailJob(run.job, plan.status());
-  // A coordinator may plan by budgets alone; then the plan made here says more.
-  const std::string shown = PlanText(plan->fits() && plan->placement().empty() ? run.plan : *plan) + "\n";
-  run.globals.format == Format::kTable ? (void)PrintOut(shown) : PrintError(shown);
-  if (!plan->fits()) return ExitCode::kRejected;
-  const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
-  if (!job.ok()) return FailJob(run.job, job.status());
+// Steps 3 (once there is a job) and 4. The caller stops the service unless `keep` is true then.
+ExitCode Follow(const LocalRun& run, LocalService* service, InterruptWatcher& interrupt, Client& client,
+                const std::string& address, const v1::Job& job, bool& keep) {
   // Without the note the server says it, as when this write fails.
-  WriteFileDurably(UnfinishedPath(run), job->SerializeAsString()).IgnoreError();
-  const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job->name());
+  WriteFileDurably(UnfinishedPath(run), job.SerializeAsString()).IgnoreError();
+  const absl::StatusOr<v1::Job> end = Watch(run, service, interrupt, client, job.name());
   if (!end.ok()) {
     if (!interrupt.token().stop_requested()) {
       const ExitCode code = Fail(end.status());
@@ -432,7 +426,7 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
       return code;
     }
     keep = true;  // Leave decides.
-    return Leave(run, service, interrupt, *address, job->name());
+    return Leave(run, service, interrupt, address, job.name());
   }
   (void)unlink(UnfinishedPath(run).c_str());
   const std::string summary = Summary(run, *end);
@@ -455,12 +449,74 @@ ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWat
     if (!used.ok()) code = Fail(used);
   }
   if (run.flags.keep_running) {
-    PrintError(absl::StrCat("server and worker keep running at ", *address,
+    PrintError(absl::StrCat("server and worker keep running at ", address,
                             "; stop them with:\n  strata local stop --state-dir ", run.state_dir, "\n"));
-    service.Detach();
+    if (service != nullptr) service->Detach();
     keep = true;
   }
   return code;
+}
+
+// Steps 2 to 4 with a running service. The caller stops it unless `keep` is true then.
+ExitCode RunWithService(const LocalRun& run, LocalService& service, InterruptWatcher& interrupt, bool& keep) {
+  const absl::StatusOr<std::string> address = service.WaitForAddress(kServerStart, interrupt.token());
+  if (!address.ok()) {
+    PrintError(LogTail(run.state_dir + "/server.log"));
+    return Fail(address.status());
+  }
+  Client client({.address = *address, .retry_for = kServerStart, .stop = interrupt.token()});
+  const absl::Status ready = WaitForWorker(service, client, interrupt.token());
+  if (!ready.ok()) {
+    PrintError(LogTail(run.state_dir + "/worker.log"));
+    return Fail(ready);
+  }
+  const absl::StatusOr<v1::JobPlan> plan = client.PlanJob(run.job.spec);
+  if (!plan.ok()) return FailJob(run.job, plan.status());
+  // A coordinator may plan by budgets alone; then the plan made here says more.
+  const std::string shown = PlanText(plan->fits() && plan->placement().empty() ? run.plan : *plan) + "\n";
+  run.globals.format == Format::kTable ? (void)PrintOut(shown) : PrintError(shown);
+  if (!plan->fits()) return ExitCode::kRejected;
+  const absl::StatusOr<v1::Job> job = SubmitOrResume(run, client);
+  if (!job.ok()) return FailJob(run.job, job.status());
+  return Follow(run, &service, interrupt, client, *address, *job, keep);
+}
+
+// This command from its beginning: nothing of an earlier one holds the state folder any more.
+ExitCode BeginAgain() {
+  const absl::StatusOr<std::string> line = ReadFile("/proc/self/cmdline", kNoteLimitBytes);
+  if (!line.ok()) return Fail(line.status());
+  std::vector<std::string> arguments =
+      absl::StrSplit(absl::StripSuffix(*line, absl::string_view("\0", 1)), '\0');
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
+  execv("/proc/self/exe", pointers.data());
+  return Fail(ErrnoStatus(errno, "beginning again"));
+}
+
+// Where an earlier command has detached: its job is watched again, with what this command does at its end.
+// Where there is nothing to go on with, what is left of it is stopped, and this command begins anew.
+ExitCode GoOnDetached(const LocalRun& run, const std::string& address) {
+  if (!run.flags.restart) {
+    InterruptWatcher interrupt;  // not beyond this: signals it blocks would stay so
+    Client client({.address = address, .retry_for = kServerStart, .stop = interrupt.token()});
+    const absl::StatusOr<std::vector<v1::Job>> jobs = client.ListJobs("", 0);
+    if (!jobs.ok()) return Fail(jobs.status());
+    for (const v1::Job& job : *jobs) {
+      if (IsTerminal(job.status().state())) continue;
+      if (const absl::Status unchanged = CheckUnchanged(run, job); !unchanged.ok()) return Fail(unchanged);
+      PrintError(
+          absl::StrCat("watching ", ShortName(job.name()), " again, which goes on in the background\n"));
+      bool keep = false;
+      const ExitCode code = Follow(run, nullptr, interrupt, client, address, job, keep);
+      if (keep) return code;
+      const absl::Status stopped = StopService(run, nullptr);
+      return stopped.ok() ? code : Fail(stopped);
+    }
+  }
+  PrintError(absl::StrCat("stopping the server and worker of an earlier run in ", run.state_dir, "\n"));
+  if (const absl::Status stopped = StopLocalService(run.state_dir); !stopped.ok()) return Fail(stopped);
+  return BeginAgain();
 }
 
 }  // namespace
@@ -473,6 +529,8 @@ ExitCode RunLocal(const Globals& globals, const LocalRunFlags& flags) {
   if (const std::optional<ExitCode> code = Prepare(run)) return *code;
   if (const std::optional<ExitCode> code = CheckExportFolder(run)) return *code;
   if (const absl::Status unchanged = CheckNote(run); !unchanged.ok()) return Fail(unchanged);
+  if (const auto detached = DetachedAddress(run.state_dir); detached.ok())
+    return GoOnDetached(run, *detached);
   const absl::Status folders = MakeDirectories(run.nvme_path);
   if (!folders.ok()) return Fail(folders);
   absl::StatusOr<LocalService> service = LocalService::Start(run.service);

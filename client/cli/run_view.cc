@@ -121,8 +121,10 @@ void RunView::Show(bool now) {
 
 // `width` 0: no bar, no limit. On a terminal the bar takes what the text leaves.
 std::string RunView::Line(int width) const {
-  std::string text = absl::StrFormat(" step %d/%d  loss %.4f  %s tok/s", step_, total_, loss_,
-                                     FormatCount(std::max(tokens_per_s_, 0.0)));
+  std::string text = absl::StrFormat(" step %d/%d", step_, total_);
+  // A coordinator may know the step and not yet what it gave.
+  if (loss_ != 0) absl::StrAppend(&text, absl::StrFormat("  loss %.4f", loss_));
+  if (tokens_per_s_ > 0) absl::StrAppend(&text, "  ", FormatCount(tokens_per_s_), " tok/s");
   if (step_seconds_ > 0 && step_ < total_) {
     absl::StrAppend(&text, "  ETA ", FormatSeconds(step_seconds_ * static_cast<double>(total_ - step_)));
   }

@@ -46,6 +46,9 @@ const absl::Duration kStopTimeout = kWorkerGrace + kServerGrace + absl::Seconds(
 
 std::string LockPath(const std::string& state_dir) { return state_dir + "/lock"; }
 std::string PidPath(const std::string& state_dir) { return state_dir + "/supervisor.pid"; }
+std::string PortPath(const std::string& state_dir) { return state_dir + "/server.port"; }
+// Behind the number in that file: no command watches.
+constexpr char kDetached[] = " detached";
 
 std::string ExitText(int status) {
   if (WIFSIGNALED(status))
@@ -74,7 +77,7 @@ class Supervisor {
     signals_ = Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     signal(SIGPIPE, SIG_IGN);
     if (!signals_.valid() || !RedirectOutput().ok()) return 1;
-    unlink(PortPath().c_str());
+    unlink(PortPath(options_.state_dir).c_str());
     while (!done_) Step();
     unlink(PidPath(options_.state_dir).c_str());
     return failure_.empty() ? 0 : 1;
@@ -94,7 +97,6 @@ class Supervisor {
   enum class Stage { kRunning, kStoppingWorker, kStoppingServer, kReaping };
 
   static int64_t Now() { return Clock::Real().MonotonicNanos(); }
-  std::string PortPath() const { return options_.state_dir + "/server.port"; }
 
   absl::Status RedirectOutput() {
     STRATA_ASSIGN_OR_RETURN(const Fd null, OpenFile("/dev/null", O_RDONLY));
@@ -204,8 +206,8 @@ class Supervisor {
   void StartServer() {
     std::vector<std::string> args = options_.server_args;
     // A restarted server keeps its port: clients and the worker know no other.
-    args.insert(args.end(),
-                {"--listen", address_.empty() ? "127.0.0.1:0" : address_, "--port-file", PortPath()});
+    args.insert(args.end(), {"--listen", address_.empty() ? "127.0.0.1:0" : address_, "--port-file",
+                             PortPath(options_.state_dir)});
     StartChild(server_, args);
   }
 
@@ -217,7 +219,7 @@ class Supervisor {
 
   // The port file holds the port, or host:port, and a newline once it is complete.
   void ReadPort() {
-    const absl::StatusOr<std::string> text = ReadFile(PortPath(), 256);
+    const absl::StatusOr<std::string> text = ReadFile(PortPath(options_.state_dir), 256);
     if (!text.ok() || text->empty() || text->back() != '\n') return;
     const absl::string_view trimmed = absl::StripAsciiWhitespace(*text);
     const size_t colon = trimmed.rfind(':');
@@ -344,7 +346,7 @@ absl::StatusOr<LocalService> LocalService::Start(const LocalServiceOptions& opti
     ours = Fd();
     _exit(Supervisor(options, std::move(theirs), std::move(lock)).Run());
   }
-  LocalService service(std::move(ours), pid);
+  LocalService service(std::move(ours), pid, options.state_dir);
   STRATA_RETURN_IF_ERROR(WriteFileDurably(PidPath(options.state_dir), absl::StrCat(pid, "\n")));
   return service;
 }
@@ -352,6 +354,7 @@ absl::StatusOr<LocalService> LocalService::Start(const LocalServiceOptions& opti
 LocalService::LocalService(LocalService&& other)
     : control_(std::move(other.control_)),
       supervisor_(std::exchange(other.supervisor_, -1)),
+      state_dir_(std::move(other.state_dir_)),
       partial_(std::move(other.partial_)),
       lines_(std::move(other.lines_)),
       address_(std::move(other.address_)),
@@ -404,6 +407,8 @@ absl::Status LocalService::TakeEvents(const std::function<void(const std::string
 }
 
 pid_t LocalService::Detach() {
+  // Without the word the next command takes the folder for one that is in use, and says so.
+  WriteFileDurably(PidPath(state_dir_), absl::StrCat(supervisor_, kDetached, "\n")).IgnoreError();
   (void)send(control_.get(), "d", 1, MSG_NOSIGNAL);
   return std::exchange(supervisor_, -1);
 }
@@ -427,11 +432,27 @@ absl::Status LocalService::Stop() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> DetachedAddress(const std::string& state_dir) {
+  const absl::Status none = absl::NotFoundError(absl::StrCat("no detached run uses ", state_dir));
+  const absl::StatusOr<std::string> text = ReadFile(PidPath(state_dir), 64);
+  if (!text.ok() || !absl::StrContains(*text, kDetached)) return none;
+  STRATA_ASSIGN_OR_RETURN(const Fd lock, OpenFile(LockPath(state_dir), O_RDWR));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return none;  // killed
+  STRATA_ASSIGN_OR_RETURN(const std::string port, ReadFile(PortPath(state_dir), 64));
+  return absl::StrCat("127.0.0.1:", absl::StripAsciiWhitespace(port));
+}
+
 absl::Status StopLocalService(const std::string& state_dir) {
   const absl::StatusOr<std::string> text = ReadFile(PidPath(state_dir), 64);
   const absl::Status none = absl::NotFoundError(absl::StrCat("no local run uses ", state_dir));
   pid_t pid = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &pid) || pid <= 1) return none;
+  if (!text.ok() ||
+      !absl::SimpleAtoi(
+          absl::StripAsciiWhitespace(absl::StripSuffix(absl::StripAsciiWhitespace(*text), kDetached)),
+          &pid) ||
+      pid <= 1) {
+    return none;
+  }
   STRATA_ASSIGN_OR_RETURN(const Fd lock, OpenFile(LockPath(state_dir), O_RDWR));
   // Only while the lock is held does the number name the supervisor.
   if (flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {

@@ -57,23 +57,30 @@ class LocalService {
   // "failed worker: ...". Does not block. kUnavailable once the supervisor has given up or is gone.
   absl::Status TakeEvents(const std::function<void(const std::string&)>& on_event);
 
-  // All goes on without this process. Returns the supervisor's process id, to which a SIGTERM stops all.
+  // All goes on without this process; DetachedAddress finds it. Returns the supervisor's process id, to which
+  // a SIGTERM stops all.
   pid_t Detach();
   // Worker first (it may write a checkpoint), then server; returns when every process is gone.
   absl::Status Stop();
 
  private:
-  LocalService(Fd control, pid_t supervisor) : control_(std::move(control)), supervisor_(supervisor) {}
+  LocalService(Fd control, pid_t supervisor, std::string state_dir)
+      : control_(std::move(control)), supervisor_(supervisor), state_dir_(std::move(state_dir)) {}
   // Reads what is there into lines_; false at the end of the stream. Waits at most `timeout`.
   bool Receive(absl::Duration timeout);
 
   Fd control_;
   pid_t supervisor_ = -1;
+  std::string state_dir_;
   std::string partial_;
   std::vector<std::string> lines_;
   std::string address_;
   std::string failure_;
 };
+
+// host:port of the server of a run in `state_dir` that goes on without a command: Detach was called, and the
+// supervisor lives. kNotFound: there is none.
+absl::StatusOr<std::string> DetachedAddress(const std::string& state_dir);
 
 // Asks the supervisor that holds `state_dir` to stop and waits until it is gone. kNotFound when none does.
 absl::Status StopLocalService(const std::string& state_dir);

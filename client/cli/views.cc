@@ -454,8 +454,9 @@ std::string PlanText(const v1::JobPlan& plan) {
                       "\n");
     }
     if (plan.nvme_written_bytes_per_day() > 0) {
-      absl::StrAppend(&text, "written to NVMe: ",
-                      FormatBytes(static_cast<int64_t>(plan.nvme_written_bytes_per_day())), " per day\n");
+      absl::StrAppend(
+          &text, "written to NVMe: ", FormatBytes(static_cast<int64_t>(plan.nvme_written_bytes_per_day())),
+          " per day at the predicted step time\n");
     }
     for (const v1::Advice& advice : plan.advice()) {
       if (advice.saved_ms() <= 0) continue;

@@ -332,22 +332,16 @@ absl::StatusOr<OpenedCheckpoint> OpenNewestValid(const std::vector<CheckpointCan
                                           absl::StrJoin(opened.rejected, "; ")));
 }
 
-absl::StatusOr<std::vector<int64_t>> RemoveOlder(FileOps& ops, const std::string& dir, int keep_last,
-                                                 const std::set<int64_t>& protect) {
-  if (keep_last < 1)
-    return absl::InvalidArgumentError(absl::StrCat("keep_last is ", keep_last, "; it must be at least 1"));
+absl::Status RemoveCheckpoints(FileOps& ops, const std::string& dir, const std::set<int64_t>& steps) {
   STRATA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, ListCheckpoints(dir));
-  std::vector<int64_t> removed;
-  for (size_t i = static_cast<size_t>(keep_last); i < entries.size(); ++i) {
-    const CheckpointEntry& entry = entries[i];
-    if (protect.contains(entry.step)) continue;
+  for (const CheckpointEntry& entry : entries) {
+    if (!steps.contains(entry.step)) continue;
     const std::string doomed = absl::StrCat(dir, "/tmp-removed-", entry.step);
     STRATA_RETURN_IF_ERROR(ops.RemoveTree(doomed));
     STRATA_RETURN_IF_ERROR(ops.Rename(entry.path, doomed));
-    removed.push_back(entry.step);
     STRATA_RETURN_IF_ERROR(ops.RemoveTree(doomed));
   }
-  return removed;
+  return absl::OkStatus();
 }
 
 }  // namespace strata

@@ -120,11 +120,9 @@ struct OpenedCheckpoint {
 // damage.
 absl::StatusOr<OpenedCheckpoint> OpenNewestValid(const std::vector<CheckpointCandidate>& candidates);
 
-// Removes all but the newest `keep_last` (>= 1) checkpoints of `dir`, never one whose step is in `protect`.
-// One that is being removed is first renamed to tmp-*, so it is never visible in part. Returns the removed
-// steps.
-absl::StatusOr<std::vector<int64_t>> RemoveOlder(FileOps& ops, const std::string& dir, int keep_last,
-                                                 const std::set<int64_t>& protect = {});
+// Removes the checkpoints of `steps` that are in `dir`. One that is being removed is first renamed to tmp-*,
+// so it is never visible in part.
+absl::Status RemoveCheckpoints(FileOps& ops, const std::string& dir, const std::set<int64_t>& steps);
 
 }  // namespace strata
 

@@ -113,10 +113,11 @@ absl::Status Unsatisfiable(const v1::JobSpec& spec, const v1::JobPlan& plan) {
     // The first under plain names, the others numbered.
     const std::string suffix = i == 0 ? "" : absl::StrCat(".", i);
     metadata["resource" + suffix] = shortfall.resource();
+    metadata["remedy" + suffix] = shortfall.remedy();
+    if (shortfall.requested() == 0) continue;
     metadata["requested" + suffix] = absl::StrCat(shortfall.requested());
     metadata["free" + suffix] = absl::StrCat(shortfall.free());
     metadata["total" + suffix] = absl::StrCat(shortfall.total());
-    metadata["remedy" + suffix] = shortfall.remedy();
   }
   return MakeError(absl::StatusCode::kFailedPrecondition, "UNSATISFIABLE", message, metadata);
 }
@@ -224,6 +225,7 @@ absl::StatusOr<v1::JobPlan> Coordinator::PlanFor(
     if (!only_worker.empty()) return NotFound("worker", only_worker);
     absl::StatusOr<v1::JobPlan> plan = planner_(spec, v1::ResourceRequest());
     if (!plan.ok()) return PlannerError(plan.status());
+    plan->add_notes("no worker is there: planned as if its budgets could be had");
     return plan;
   }
   // The largest first: it is the most likely to fit, and its shortfalls are the ones that matter.

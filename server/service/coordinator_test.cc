@@ -434,6 +434,8 @@ TEST_F(CoordinatorTest, CommitsAreFencedIdempotentAndRetained) {
   ASSERT_EQ(sync.desired_size(), 1);
   ASSERT_EQ(sync.desired(0).resume_size(), 2);
   EXPECT_EQ(sync.desired(0).resume(0).step(), 30);
+  // An agent may report a task that it has not started, and start it with what a later answer says.
+  EXPECT_EQ(Sync("w1", 2, {Report(Get("a"), "PREPARING")}).desired(0).resume_size(), 2);
   EXPECT_EQ(ReasonOf(Commit(job, 40).status()), "STALE_ATTEMPT");
 
   v1::CommitCheckpointRequest bad;

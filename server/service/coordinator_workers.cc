@@ -368,7 +368,8 @@ v1::SyncResponse Coordinator::Desired(const Worker& worker, const v1::SyncReques
     *task.mutable_grant() = ToProto(job->grant);
     if (job->plan) *task.mutable_budget() = BudgetOf(*job->plan);
     task.set_nvme_written_bytes(job->progress.nvme_written_bytes);
-    if (reported.count(RefOf(uid, job->attempt)) == 0) {
+    // An agent that reports the task may still wait to start it, with what the last answer says.
+    if (job->state == JobState::kStarting || reported.count(RefOf(uid, job->attempt)) == 0) {
       for (int i = 0; i < std::min<int>(kResumeMax, job->checkpoints.size()); ++i) {
         *task.add_resume() = *job->checkpoints[i];
       }

@@ -2,12 +2,14 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace strata {
 namespace {
 
-constexpr int64_t kEveryNanos = 30'000'000'000;
+// A busy machine is made no less so: each pause is twice the one before.
+constexpr int64_t kFirstPauseNanos = 30'000'000'000, kLongestPauseNanos = 900'000'000'000;
 
 }  // namespace
 
@@ -26,10 +28,14 @@ std::optional<v1::MachineProfile> Recalibration::Poll(bool idle, const v1::Machi
     if (std::optional<v1::MachineProfile> found = std::exchange(found_, std::nullopt); found.has_value())
       return found;
   }
-  if (next_nanos_ == 0) next_nanos_ = now_nanos + kEveryNanos;
+  if (pause_nanos_ == 0) {
+    pause_nanos_ = kFirstPauseNanos;
+    next_nanos_ = now_nanos + pause_nanos_;
+  }
   if (!idle || !(speeds.measured_while_busy() || speeds.guessed()) || now_nanos < next_nanos_)
     return std::nullopt;
-  next_nanos_ = now_nanos + kEveryNanos;
+  next_nanos_ = now_nanos + pause_nanos_;
+  pause_nanos_ = std::min(2 * pause_nanos_, kLongestPauseNanos);
   if (thread_.joinable()) thread_.Join();
   {
     MutexLock lock(mu_);

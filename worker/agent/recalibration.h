@@ -26,7 +26,7 @@ class Recalibration {
 
   // One thread. The speeds that a measurement has found since the last call, if any. Begins one when `idle`
   // (no task runs), `speeds` were measured while the machine was busy or are a guess, and the last one (or
-  // the first call) was half a minute ago.
+  // the first call) was long enough ago: half a minute at first, a quarter of an hour at last.
   std::optional<v1::MachineProfile> Poll(bool idle, const v1::MachineProfile& speeds, int64_t now_nanos);
 
   // One is under way, and has memory that budgets do not know of: no task should begin. `done` follows.
@@ -37,7 +37,7 @@ class Recalibration {
 
   const Measure measure_;
   const std::function<void()> done_;
-  int64_t next_nanos_ = 0;
+  int64_t next_nanos_ = 0, pause_nanos_ = 0;
   std::string warned_;  // of the measuring thread
 
   Mutex mu_;

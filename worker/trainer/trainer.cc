@@ -138,8 +138,13 @@ void Trainer::Listen() {
       if (want_ == v1::DesiredTask::STOP) CancelRuns();
     }
     if (message.has_committed()) {
-      ++commits_answered_;
-      if (!message.committed().ok()) commit_error_ = message.committed().error();
+      unanswered_.erase(message.committed().step());
+      if (message.committed().ok()) {
+        committed_.insert(message.committed().step());
+        any_commit_taken_ = true;
+      } else {
+        commit_error_ = message.committed().error();
+      }
     }
     changed_.SignalAll();
   }
@@ -333,6 +338,14 @@ absl::Status Trainer::Resume() {
   last_loss_ = std::bit_cast<float>(extra.value("loss_bits", uint32_t{0}));
   last_checkpoint_ = manifest.step;
   result_.set_checkpoint_path(opened.reader->path());
+  {
+    STRATA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                            ListCheckpoints(task_.checkpoint_dir()));
+    MutexLock lock(mu_);
+    for (const CheckpointEntry& entry : entries) {
+      if (entry.step <= manifest.step) committed_.insert(entry.step);
+    }
+  }
   started_from_ = absl::StrCat("from the checkpoint of step ", manifest.step);
   if (!opened.rejected.empty()) {
     absl::StrAppend(&started_from_, "; newer ones cannot be used: ", absl::StrJoin(opened.rejected, "; "));
@@ -469,7 +482,7 @@ absl::Status Trainer::WriteCheckpoint() {
   entry->set_crc32c(Crc32c(manifest.data(), manifest.size()));
   {
     MutexLock lock(mu_);
-    ++commits_sent_;
+    unanswered_.insert(counters_.iterations);
   }
   STRATA_RETURN_IF_ERROR(Send(message));
   spdlog::info("trainer: checkpoint of step {} in {}", counters_.iterations, written.path);
@@ -478,22 +491,32 @@ absl::Status Trainer::WriteCheckpoint() {
   return absl::OkStatus();
 }
 
-// Old checkpoints go only when newer ones are committed: one more than keep_last may be on disk while a
-// commit is on its way.
+// Of the committed checkpoints the newest keep_last stay, however many newer ones wait for an answer (which
+// may never come): what resumes is a committed one. Of those that wait, as many. Others are of attempts that
+// were not allowed to commit them; they go once the coordinator has taken one of this attempt.
 absl::Status Trainer::FinishCheckpoint() {
-  bool all_committed;
+  STRATA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          ListCheckpoints(task_.checkpoint_dir()));
+  std::set<int64_t> doomed;
   {
     MutexLock lock(mu_);
-    all_committed = commits_answered_ == commits_sent_ && commit_error_.empty();
+    int committed = 0, unanswered = 0;
+    const int keep = task_.spec().checkpoint().keep_last();
+    for (const CheckpointEntry& entry : entries) {  // newest first
+      const int64_t step = entry.step;
+      const bool stays = committed_.contains(step)    ? ++committed <= keep
+                         : unanswered_.contains(step) ? ++unanswered <= keep
+                                                      : !any_commit_taken_;
+      if (!stays) doomed.insert(step);
+    }
   }
-  const int keep = task_.spec().checkpoint().keep_last() + (all_committed ? 0 : 1);
-  return RemoveOlder(*files_, task_.checkpoint_dir(), keep).status();
+  return RemoveCheckpoints(*files_, task_.checkpoint_dir(), doomed);
 }
 
 absl::Status Trainer::WaitForCommit() {
   {
     MutexLock lock(mu_);
-    while (commits_answered_ < commits_sent_ && commit_error_.empty()) changed_.Wait(mu_);
+    while (!unanswered_.empty() && commit_error_.empty()) changed_.Wait(mu_);
     if (!commit_error_.empty()) {
       return absl::AbortedError(absl::StrCat("the coordinator refused the checkpoint: ", commit_error_));
     }

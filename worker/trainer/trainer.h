@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -101,8 +102,10 @@ class Trainer : private StepSource {
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the run is over: the agent's end of file is no accident
   std::optional<v1::DesiredTask::Want> want_ ABSL_GUARDED_BY(mu_);
   bool runs_may_be_cancelled_ ABSL_GUARDED_BY(mu_) = false;  // the engine is there, and is not being closed
-  int64_t commits_sent_ ABSL_GUARDED_BY(mu_) = 0;
-  int64_t commits_answered_ ABSL_GUARDED_BY(mu_) = 0;
+  // Steps of checkpoints. What is committed on disk: what the coordinator took of this attempt, and all up to
+  // the one it started from. A commit without an answer may be one or not.
+  std::set<int64_t> committed_ ABSL_GUARDED_BY(mu_), unanswered_ ABSL_GUARDED_BY(mu_);
+  bool any_commit_taken_ ABSL_GUARDED_BY(mu_) = false;
   std::string commit_error_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -1,6 +1,7 @@
 // A trainer against an agent played by the test: what a run does when the world around it fails.
 #include "worker/trainer/trainer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 
 #include "common/fd.h"
 #include "common/thread.h"
+#include "offload/checkpoint/checkpoint_reader.h"
 #include "offload/checkpoint/export.h"
 #include "proto/job_spec/plan_job.h"
 #include "proto/job_spec/validate.h"
@@ -77,15 +79,20 @@ class TrainerTest : public ::testing::Test {
     *first.mutable_task() = task_;
     EXPECT_TRUE(agent.Send(first).ok());
     v1::TrainerMessage message;
+    std::vector<int64_t> withheld;
     while (agent.Receive(&message).ok() && !message.has_done()) {
       if (message.has_phase()) started_from_ = message.phase().started_from();
       if (message.has_metrics() && on_row) on_row(message.metrics());
       if (!message.has_commit()) continue;
       commits_.push_back(message.commit());
-      v1::AgentMessage answer;
-      answer.mutable_committed()->set_step(message.commit().step());
-      answer.mutable_committed()->set_ok(true);
-      EXPECT_TRUE(agent.Send(answer).ok());
+      withheld.push_back(message.commit().step());
+      if (answers_ && !answers_(message.commit().step())) continue;
+      for (const int64_t step : std::exchange(withheld, {})) {
+        v1::AgentMessage answer;
+        answer.mutable_committed()->set_step(step);
+        answer.mutable_committed()->set_ok(true);
+        EXPECT_TRUE(agent.Send(answer).ok());
+      }
     }
     trainer.Join();
     EXPECT_TRUE(message.has_done());
@@ -95,6 +102,8 @@ class TrainerTest : public ::testing::Test {
   TrainerChannel* agent_ = nullptr;  // in Run
   std::string folder_, text_;
   std::vector<v1::CommitCheckpointRequest> commits_;
+  // Whether the coordinator answers now, for all steps it has not answered; null: always.
+  std::function<bool(int64_t step)> answers_;
   v1::TrainerTask task_;
   std::string started_from_;  // as the last phase told it
   int exit_code_ = -1;
@@ -193,6 +202,57 @@ TEST_F(TrainerTest, ADamagedModelFolderIsInvalidData) {
   EXPECT_FALSE(done.finished());
   EXPECT_EQ(done.failure().cause(), v1::INVALID_DATA) << done.DebugString();
   EXPECT_NE(done.failure().message().find("model.safetensors"), std::string::npos);
+}
+
+std::vector<int64_t> StepsIn(const std::string& folder) {
+  std::vector<int64_t> steps;
+  const absl::StatusOr<std::vector<CheckpointEntry>> entries = ListCheckpoints(folder);
+  EXPECT_TRUE(entries.ok()) << entries.status();
+  if (!entries.ok()) return steps;
+  for (const CheckpointEntry& entry : *entries) steps.push_back(entry.step);
+  return steps;
+}
+
+// A coordinator that is away for long takes none of what is written meanwhile: what it took last is what the
+// next attempt resumes from.
+TEST_F(TrainerTest, CommittedCheckpointsStayWhileNewerOnesWaitForAnAnswer) {
+  task_.mutable_spec()->mutable_training()->set_steps(9);
+  task_.mutable_spec()->mutable_checkpoint()->set_every_steps(1);
+  task_.mutable_spec()->mutable_checkpoint()->set_keep_last(2);
+  std::vector<int64_t> while_away;
+  answers_ = [&](int64_t step) {
+    if (step == 9) while_away = StepsIn(task_.checkpoint_dir());
+    return step <= 3 || step == 9;
+  };
+  EXPECT_TRUE(Run().finished());
+  // The trainer may have removed the oldest that waits by then, or not yet.
+  EXPECT_THAT(while_away,
+              ::testing::AnyOf(::testing::ElementsAre(9, 8, 3, 2), ::testing::ElementsAre(9, 8, 7, 3, 2)));
+  EXPECT_EQ(StepsIn(task_.checkpoint_dir()), (std::vector<int64_t>{9, 8}));
+}
+
+// An attempt that lost its lease wrote what nobody took, at steps that this one has yet to reach.
+TEST_F(TrainerTest, CheckpointsThatNobodyTookDoNotOustTheAttemptsOwn) {
+  task_.mutable_spec()->mutable_checkpoint()->set_every_steps(1);
+  task_.mutable_spec()->mutable_checkpoint()->set_keep_last(2);
+  EXPECT_TRUE(Run().finished());
+  ASSERT_EQ(StepsIn(task_.checkpoint_dir()), (std::vector<int64_t>{4, 3}));
+  for (const char* stray : {"/step-000000000050", "/step-000000000060", "/step-000000000070"}) {
+    fs::copy(commits_[3].path(), task_.checkpoint_dir() + stray, fs::copy_options::recursive);
+  }
+  v1::Checkpoint& from = *task_.add_resume();
+  from.set_path(commits_[2].path());
+  from.set_digest(commits_[2].digest());
+  task_.mutable_spec()->mutable_training()->set_steps(6);
+  std::map<int64_t, std::vector<int64_t>> at_commit;
+  answers_ = [&](int64_t step) {
+    at_commit[step] = StepsIn(task_.checkpoint_dir());
+    return true;
+  };
+  EXPECT_TRUE(Run().finished());
+  EXPECT_EQ(started_from_, "from the checkpoint of step 3");
+  EXPECT_EQ(at_commit[4], (std::vector<int64_t>{70, 60, 50, 4, 3})) << "nothing is taken yet";
+  EXPECT_EQ(StepsIn(task_.checkpoint_dir()), (std::vector<int64_t>{6, 5}));
 }
 
 // Whoever watches is told, or hours of work would be done again without a word.
