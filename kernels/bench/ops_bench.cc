@@ -83,7 +83,7 @@ void Measure(benchmark::State& state, const char* counter, double per_call, cons
 enum class Pass { kForward, kInputGradient, kWeightGradient };
 
 // y = x W^T with W stored [out, in], and its two gradients.
-void Gemm(benchmark::State& state, DType type, Pass pass, int64_t rows, int64_t in, int64_t out, bool fp8) {
+void Gemm(benchmark::State& state, DType type, Pass pass, int64_t rows, int64_t in, int64_t out) {
   Arena arena(type);
   GemmArgs a;
   if (pass == Pass::kForward) a = {.m = rows, .n = out, .k = in, .lda = in, .ldb = in, .transpose_b = true};
@@ -95,10 +95,7 @@ void Gemm(benchmark::State& state, DType type, Pass pass, int64_t rows, int64_t 
   a.a = arena.T(a.m * a.k);
   a.b = arena.T(a.k * a.n);
   a.c = a.c_is_acc ? arena.Acc(a.m * a.n) : arena.T(a.m * a.n);
-  a.fp8 = fp8;
-  if (pass != Pass::kForward) a.a_type = Fp8::kE5M2;
-  a.workspace =
-      arena.Lend(fp8 ? Fp8GemmWorkspaceBytes(a.m, a.n, a.k) : GemmWorkspaceBytes(type, a.m, a.n, a.k));
+  a.workspace = arena.Lend(GemmWorkspaceBytes(type, a.m, a.n, a.k));
   Measure(state, "FLOP/s", 2.0 * a.m * a.n * a.k, [&] { return Backend(type).Gemm(nullptr, a); });
 }
 
@@ -267,16 +264,13 @@ void Register(DType type) {
   for (const Layer& l :
        {Layer{"qkv", kHidden, kQkv}, Layer{"out", kHidden, kHidden}, Layer{"gate_up", kHidden, 2 * kFfn},
         Layer{"down", kFfn, kHidden}, Layer{"head", kHidden, kVocab}}) {
-    for (const bool fp8 : {false, true}) {
-      if (fp8 && type != DType::kBF16) continue;
-      const std::string name = std::string(fp8 ? "gemm_fp8/" : "gemm/") + l.name;
-      const auto gemm = [=](Pass pass) {
-        return [=](benchmark::State& s) { Gemm(s, type, pass, kRows, l.in, l.out, fp8); };
-      };
-      add(name + "/forward", gemm(Pass::kForward));
-      add(name + "/dx", gemm(Pass::kInputGradient));
-      add(name + "/dw", gemm(Pass::kWeightGradient));
-    }
+    const std::string name = std::string("gemm/") + l.name;
+    const auto gemm = [=](Pass pass) {
+      return [=](benchmark::State& s) { Gemm(s, type, pass, kRows, l.in, l.out); };
+    };
+    add(name + "/forward", gemm(Pass::kForward));
+    add(name + "/dx", gemm(Pass::kInputGradient));
+    add(name + "/dw", gemm(Pass::kWeightGradient));
   }
   for (const bool backward : {false, true}) {
     const std::string pass = backward ? "/backward" : "/forward";

@@ -46,7 +46,7 @@ class CpuOps final : public Ops {
       : compute_(compute),
         threads_(threads),
         kernels_(KernelsFor(compute, isa)),
-        gemm_(compute, threads, kernels_, Bf16ProductsPay(isa)),
+        gemm_(compute, threads, kernels_, isa >= CpuIsa::kAvx512Bf16),
         scratch_(threads) {}
 
   DType compute_dtype() const override { return compute_; }

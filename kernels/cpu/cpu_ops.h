@@ -18,9 +18,8 @@ namespace strata {
 // head_dim 256, under 0.25 MiB for 64), the rotary tables of the shapes it has seen, and oneDNN's compiled
 // kernels.
 //
-// `isa_max` lowers the instruction set of the backend's own kernels (tests, comparisons). Where
-// Bf16ProductsPay (isa.h) says no, bf16 GEMMs are computed in float, fp16 GEMMs always are: operands are
-// converted, sums rounded once.
+// `isa_max` lowers the instruction set of the backend's own kernels (tests, comparisons); below kAvx512Bf16
+// bf16 GEMMs are computed in float, fp16 GEMMs always are: operands are converted, sums rounded once.
 std::unique_ptr<Ops> MakeCpuOps(DType compute, int threads, CpuIsa isa_max = CpuIsa::kAmx);
 
 }  // namespace strata

@@ -9,7 +9,6 @@
 #include <optional>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "common/checked.h"
 #include "common/status.h"
@@ -41,8 +40,6 @@ class ScopedThreads {
 
 // Sides of the blocks that RunConverted turns into float: A, B and C blocks of at most 384, 384 and 256 KiB.
 constexpr int64_t kBlockM = 256, kBlockN = 256, kBlockK = 384;
-// Rows of a block, or of a matrix, per piece of what is done to it in parallel.
-constexpr int64_t kPieceRows = 32;
 
 // RunTransposed: blocks of A^T of at most 1024 x 512, rows a little apart from a power of two, where the
 // cache's sets would collide. The rest of the workspace is oneDNN's.
@@ -58,15 +55,6 @@ int64_t TransposedBytes(const GemmArgs& args) {
 bool WantsTransposed(const GemmArgs& args, int64_t workspace_bytes) {
   return args.transpose_a && !args.transpose_b && args.c_is_acc && !args.bias && args.m >= 64 &&
          args.n >= 64 && args.k >= kTransposeK && workspace_bytes - TransposedBytes(args) >= 2 << 20;
-}
-
-// body(first, count) for pieces of `rows` rows.
-template <typename Body>
-void ForRows(int threads, int64_t rows, const Body& body) {
-  ParallelFor(threads, CeilDiv(rows, kPieceRows), [&](int64_t piece, int) {
-    const int64_t first = piece * kPieceRows;
-    body(first, std::min(kPieceRows, rows - first));
-  });
 }
 
 }  // namespace
@@ -234,15 +222,6 @@ absl::Status Gemm::Run(const GemmArgs& args) {
   return RunConverted(args);
 }
 
-uint32_t Gemm::LargestBits(int64_t rows, int64_t columns, const void* x, int64_t ld) const {
-  std::vector<uint32_t> largest(CeilDiv(rows, kPieceRows));
-  ForRows(threads_, rows, [&](int64_t first, int64_t count) {
-    largest[first / kPieceRows] = kernels_.largest_bits(
-        count, columns, static_cast<const char*>(x) + first * ld * SizeOf(compute_), ld);
-  });
-  return *std::max_element(largest.begin(), largest.end());
-}
-
 absl::Status Gemm::RunTransposed(const GemmArgs& args, int64_t workspace_bytes, bool* unsupported) {
   constexpr int64_t kPiece = 64;  // rows of A per piece of the parallel transpose
   const int64_t used = TransposedBytes(args), ld = kTransposeK + kTransposeGap;
@@ -287,14 +266,10 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
   };
   // To floats, with fp8 to those of the codes: the sums are then the tensor cores' but for their order.
   const auto converter = [&](Fp8 type, const void* x, int64_t x_rows, int64_t x_columns, int64_t ld) {
-    const int e = args.fp8 ? Fp8ScaleExponent(type, LargestBits(x_rows, x_columns, x, ld)) : 0;
+    const int e = args.fp8 ? Fp8ScaleExponent(type, kernels_.largest_bits(x_rows, x_columns, x, ld)) : 0;
     return [=, this, fp8 = args.fp8](int64_t rows, int64_t columns, int64_t at, float* out) {
-      ForRows(threads_, rows, [&](int64_t first, int64_t count) {
-        const void* from = element(x, at + first * ld);
-        float* to = out + first * columns;
-        if (fp8) return kernels_.to_fp8(type, e, count, columns, from, ld, to, columns);
-        kernels_.to_float(count, columns, from, ld, to, columns);
-      });
+      if (fp8) return kernels_.to_fp8(type, e, rows, columns, element(x, at), ld, out, columns);
+      kernels_.to_float(rows, columns, element(x, at), ld, out, columns);
     };
   };
   const auto convert_a = converter(args.a_type, args.a, args.transpose_a ? args.k : args.m,
@@ -323,12 +298,9 @@ absl::Status Gemm::RunConverted(const GemmArgs& args) {
         STRATA_RETURN_IF_ERROR(RunPrimitive(DType::kF32, block, scratch_bytes, &unsupported));
         if (unsupported) return absl::InternalError("oneDNN has no float matmul on this CPU");
       }
-      ForRows(threads_, rows, [&](int64_t first, int64_t count) {
-        const int64_t at = ((m + first) * args.ldc + n) * (args.c_is_acc ? SizeOf(DType::kF32) : size);
-        kernels_.gemm_epilogue(count, cols, c + first * cols, cols,
-                               args.bias ? element(args.bias, n) : nullptr, args.accumulate, args.c_is_acc,
-                               static_cast<char*>(args.c) + at, args.ldc);
-      });
+      const int64_t at = (m * args.ldc + n) * (args.c_is_acc ? SizeOf(DType::kF32) : size);
+      kernels_.gemm_epilogue(rows, cols, c, cols, args.bias ? element(args.bias, n) : nullptr,
+                             args.accumulate, args.c_is_acc, static_cast<char*>(args.c) + at, args.ldc);
     }
   }
   return absl::OkStatus();

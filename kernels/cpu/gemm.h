@@ -14,8 +14,8 @@ namespace strata::cpu {
 // One oneDNN primitive per shape and flags, made at first sight and kept. Its scratchpad is the caller's
 // workspace: a primitive that asks for more than GemmWorkspaceBytes is made again for fewer threads, and one
 // that does so even for a single thread is kInternal. For fp16, and for bf16 where oneDNN has no bf16 product
-// on this CPU or floats are faster, blocks are converted to float in the workspace; with fp8 they are rounded
-// at that. Results are deterministic for a given shape and number of threads. Used by one thread at a time.
+// on this CPU, blocks are converted to float in the workspace; with fp8 they are rounded at that. Results are
+// deterministic for a given shape and number of threads. Used by one thread at a time.
 class Gemm {
  public:
   // `kernels` must outlive this. `native_bf16` false forces the conversion to float.
@@ -35,8 +35,6 @@ class Gemm {
   // Weight gradients: A^T in blocks, so that oneDNN only sees plain products.
   absl::Status RunTransposed(const GemmArgs& args, int64_t workspace_bytes, bool* unsupported);
   absl::Status RunConverted(const GemmArgs& args);
-  // Of the largest magnitude of the matrix, which are those of a NaN where it holds one.
-  uint32_t LargestBits(int64_t rows, int64_t columns, const void* x, int64_t ld) const;
 
   const DType compute_;
   const int threads_;

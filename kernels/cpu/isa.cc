@@ -39,12 +39,6 @@ CpuIsa DetectCpuIsa() {
   return isa;
 }
 
-bool Bf16ProductsPay(CpuIsa isa) {
-  if (isa != CpuIsa::kAvx512Bf16) return isa == CpuIsa::kAmx;
-  __builtin_cpu_init();
-  return !__builtin_cpu_is("intel");
-}
-
 const char* Name(CpuIsa isa) {
   switch (isa) {
     case CpuIsa::kBase:

@@ -19,11 +19,6 @@ enum class CpuIsa : uint8_t {
 // AMX state; a refusal is a lower level, not an error.
 CpuIsa DetectCpuIsa();
 
-// Whether matrix products of `isa` in bf16 are faster than those in float with their conversions. Intel's dot
-// products without AMX take twice as long as FMAs for the same work (measured: 80 instead of 125 GFLOP/s a
-// core).
-bool Bf16ProductsPay(CpuIsa isa);
-
 const char* Name(CpuIsa isa);
 
 }  // namespace strata
