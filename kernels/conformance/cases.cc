@@ -444,16 +444,19 @@ Case CrossEntropyCase(Draw& draw, int64_t rows, int64_t vocab, bool gradient, in
   std::vector<double> targets(rows);
   for (double& t : targets)
     t = draw.Int(1, 100) <= masked_percent ? -1 : static_cast<double>(draw.Int(0, vocab - 1));
-  c.tensors = {{"logits", Kind::kCompute, rows, vocab, 0, draw.Normals(rows * vocab, 3), gradient},
-               {"targets", Kind::kInt32, 1, rows, 0, targets},
-               {"loss", Kind::kDouble, 1, 2, 0, {5, 7}, true}};
+  constexpr double kGradientScale = 0.125;
+  // A target's probability less one cancels where it is near one.
+  c.tensors = {
+      {"logits", Kind::kCompute, rows, vocab, 0, draw.Normals(rows * vocab, 3), gradient, kGradientScale},
+      {"targets", Kind::kInt32, 1, rows, 0, targets},
+      {"loss", Kind::kDouble, 1, 2, 0, {5, 7}, true}};
   c.workspace_bytes = [=](DType compute) { return CrossEntropyWorkspaceBytes(compute, rows, vocab); };
   c.call = [=](Ops& ops, const std::vector<void*>& p, Workspace workspace) {
     CrossEntropyArgs args{
         .rows = rows, .vocab = vocab, .logits = p[0], .targets = static_cast<const int32_t*>(p[1])};
     args.loss = static_cast<double*>(p[2]);
     args.gradient = gradient;
-    args.gradient_scale = 0.125;
+    args.gradient_scale = kGradientScale;
     args.workspace = workspace;
     return ops.CrossEntropy(nullptr, args);
   };
